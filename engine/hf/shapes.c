@@ -117,7 +117,27 @@ static bool has_letters(const char *text, const char *name) {
     return good;
 }
 
+/* Whether two names have the same letters and digits, whatever stands between these. */
+static bool same_words(const char *a, const char *b) {
+    for (;; a++, b++) {
+        while (*a != '\0' && !isalnum((unsigned char)*a)) {
+            a++;
+        }
+        while (*b != '\0' && !isalnum((unsigned char)*b)) {
+            b++;
+        }
+        if (*a == '\0' || tolower((unsigned char)*a) != tolower((unsigned char)*b)) {
+            return *a == *b;
+        }
+    }
+}
+
 const struct ox_shape *ox_shape_near(const char *name) {
+    for (unsigned i = 0; i < SHAPE_COUNT; i++) {
+        if (same_words(shapes[i].name, name) || (shapes[i].alias != NULL && same_words(shapes[i].alias, name))) {
+            return &shapes[i];
+        }
+    }
     for (unsigned i = 0; i < SHAPE_COUNT && strlen(name) >= 4; i++) {
         if (has_letters(shapes[i].name, name)) {
             return &shapes[i];

@@ -27,7 +27,8 @@ struct ox_shape {
 };
 /* NULL for an unknown name; case does not matter. */
 const struct ox_shape *ox_shape_find(const char *name);
-/* The shape that an unknown name may mean: the first that has its letters and digits in this order; or NULL. */
+/* The shape that an unknown name may mean: one whose name or alias has the same letters and digits, else the first that
+ * has these in this order; or NULL. */
 const struct ox_shape *ox_shape_near(const char *name);
 /* The `idx`-th shape, or NULL after the last. */
 const struct ox_shape *ox_shape_at(uint32_t idx);

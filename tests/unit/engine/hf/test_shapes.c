@@ -7,6 +7,8 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* By the model cards, and by transformers on a device without memory. */
@@ -94,8 +96,36 @@ static void test_refused(void) {
     CHECK(strstr(ox_error_text(), "bert") != NULL);
 }
 
+/* docs/from-scratch.md lists every name; one without its dashes is the same, before one that only has its letters. */
+static void test_names(void) {
+    char *page = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read("docs/from-scratch.md", 1 << 20, &page, &bytes));
+    for (uint32_t i = 0; ox_shape_at(i) != NULL; i++) {
+        const struct ox_shape *const shape = ox_shape_at(i);
+        const char *const names[] = {shape->name, shape->alias};
+        for (int k = 0; k < 2 && names[k] != NULL; k++) {
+            char cell[64];
+            snprintf(cell, sizeof cell, "`%s`", names[k]);
+            if (strstr(page, cell) == NULL) {
+                printf("docs/from-scratch.md does not name %s\n", names[k]);
+                test_failure_count++;
+            }
+        }
+    }
+    free(page);
+    static const char *const near[][2] = {
+        {"llama8b", "llama-3.1-8b"}, {"LLaMA_2_7B", "llama-2-7b"}, {"qwen7b", "qwen2.5-7b"}, {"gpt2xl", "gpt2-xl"}};
+    for (unsigned i = 0; i < sizeof near / sizeof *near; i++) {
+        const struct ox_shape *const shape = ox_shape_near(near[i][0]);
+        CHECK(shape != NULL && strcmp(shape->name, near[i][1]) == 0);
+    }
+    CHECK(ox_shape_near("bert-base") == NULL);
+}
+
 int main(void) {
     test_known();
+    test_names();
     test_chosen();
     test_refused();
     return test_end();
