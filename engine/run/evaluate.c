@@ -111,10 +111,14 @@ static uint64_t eval_limit(const struct ox_trainer *trainer) {
     return trainer->config.eval_windows * ox_trainer_unit(&trainer->config);
 }
 
+/* By how much, in nats, weights must be worse than guessing to be called so. Those that were just made are a little
+ * worse, since their logits are not equal. */
+static const double WORSE_THAN_GUESSING = 0.5;
+
 void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss) {
     const uint32_t vocab = trainer->input.vocab;
     const double guessing = log((double)vocab);
-    if (loss > guessing) {
+    if (loss > guessing + WORSE_THAN_GUESSING) {
         ox_log(OX_LOG_WARN, "%s is %.2f, but guessing among %" PRIu32 " tokens would make it %.2f, so these weights "
                "know nothing of this text: the likely causes are a tokenizer that is not the model's (%s), weights "
                "that are damaged or were never trained, %sand data that is not what it seems (`offload tokenize "
