@@ -332,7 +332,7 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);
     if (status == OX_OK && config->adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
-        status = ox_run_find_model(config->adapter, adapter); /* of a run its newest checkpoint */
+        status = ox_run_find_adapter(config->adapter, adapter); /* of a run its newest checkpoint */
         OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
     } else if (status == OX_OK && lora.r > 0) {
         snprintf(lora.targets, sizeof lora.targets, "%s", config->lora_target_modules);

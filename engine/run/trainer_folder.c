@@ -446,6 +446,13 @@ enum ox_status ox_run_find_model(const char *model, char *path) {
     return bytes < OX_CONFIG_TEXT_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "--model %s: the path is too long", model);
 }
 
+enum ox_status ox_run_find_adapter(const char *adapter, char *path) {
+    return ox_path_exists(adapter) ? ox_run_find_model(adapter, path)
+                                   : ox_fail(OX_E_CONFIG, "--adapter %s: there is no such folder; give that of an "
+                                             "adapter (adapter_config.json and adapter_model.safetensors), or a run "
+                                             "that has trained one", adapter);
+}
+
 /* ---- drives ------------------------------------------------------------------------------------------ */
 
 static void real_drive(const char *folder, char *out) {

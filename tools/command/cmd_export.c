@@ -46,7 +46,7 @@ static enum ox_status write_model(const struct ox_config *config, const char *mo
     enum ox_status status = ox_run_find_model(model, source);
     OX_THEN(status, ox_hf_check_file(source, true));
     if (status == OX_OK && adapter[0] != '\0') {
-        status = ox_run_find_model(adapter, found);
+        status = ox_run_find_adapter(adapter, found);
     }
     const char *const last = found[0] != '\0' ? found : source;
     if (status == OX_OK && merges && !ox_hf_is_adapter(last)) {

@@ -69,7 +69,7 @@ enum ox_status ox_generating_model(struct ox_generating *g) {
     }
     OX_THEN(status, ox_hf_open(model, true, &g->folder));
     if (status == OX_OK && adapter[0] != '\0') {
-        status = ox_run_find_model(adapter, found_adapter);
+        status = ox_run_find_adapter(adapter, found_adapter);
         OX_THEN(status, ox_hf_load_adapter(g->folder, found_adapter));
     }
     OX_THEN(status, g->config->use_ema ? ox_hf_use_averages(g->folder) : OX_OK);
