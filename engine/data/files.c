@@ -163,3 +163,8 @@ void ox_files_free(struct ox_files *files) {
     free(files->root);
     memset(files, 0, sizeof *files);
 }
+
+bool ox_files_are_same(const char *a, const char *b) {
+    struct stat of_a, of_b;
+    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}

@@ -43,6 +43,8 @@ const char *ox_files_name(const struct ox_files *files, uint32_t idx);
 /* Leaves out the files whose reason, one for each, is not OX_LEFT_COUNT. */
 void ox_files_leave(struct ox_files *files, const enum ox_left *reasons);
 void ox_files_free(struct ox_files *files);
+/* Whether both paths lead to the same file or folder, which is there. */
+bool ox_files_are_same(const char *a, const char *b);
 
 #ifdef __cplusplus
 }

@@ -423,6 +423,7 @@ static enum ox_status open_sources(struct ox_trainer *trainer) {
     }
     if (status == OX_OK && trainer->input.data_count > 0) {
         warn_of_unused(trainer);
+        ox_trainer_warn_of_measured(trainer);
     }
     return status;
 }

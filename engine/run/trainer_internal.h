@@ -542,9 +542,12 @@ bool ox_trainer_is_out_of_time(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_fill(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor,
                                        uint64_t window_max, uint64_t *target_count);
 
+/* Warns of files that are trained and evaluated both (trainer_options.c). */
+void ox_trainer_warn_of_measured(const struct ox_trainer *trainer);
+
 /* ---- evaluate.c ---- */
 
-/* Warns of a loss of given weights that guessing would not exceed; `what` names it. */
+/* Warns of a loss of given weights that is well above that of guessing; `what` names it. */
 void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, double loss);
 /* Where rows are preferences: finds in the run's folder what the reference says of them, or computes it with the
  * weights that the run begins with, which the engine then still has. OX_E_CONFIG where it is not known and the weights

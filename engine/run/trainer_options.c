@@ -4,8 +4,10 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
+#include "engine/data/files.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -390,4 +392,20 @@ enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const 
                          : ox_fail(refusal, "%.*s%s%s; give those of the run%s%s", (int)(cause - text), text,
                                    known ? "was made with other settings: " : OX_STORE_OF_ANOTHER, differences,
                                    saved ? ", or go on from a checkpoint: --resume-from-checkpoint " : "", checkpoint);
+}
+
+/* A folder may have a split of each, so files alone are compared. */
+void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
+    for (uint32_t i = 0; i < sets->count; i++) {
+        for (uint32_t k = 0; k < config->data_count; k++) {
+            if (ox_path_is_file(config->data[k].path) && ox_files_are_same(config->data[k].path, sets->sets[i].path)) {
+                ox_log(OX_LOG_WARN, "--eval-data %s: is trained too (--data), so its loss tells little of other text; "
+                       "give other text, or leave it out, so that --eval-fraction holds some of the data out",
+                       sets->sets[i].path);
+                break;
+            }
+        }
+    }
 }

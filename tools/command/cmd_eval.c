@@ -7,12 +7,12 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/data/files.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 struct output {
     bool json;
@@ -101,11 +101,6 @@ static void warn_of_untrained(const struct ox_config *config) {
     }
 }
 
-static bool is_same_file(const char *a, const char *b) {
-    struct stat of_a, of_b;
-    return stat(a, &of_a) == 0 && stat(b, &of_b) == 0 && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
-}
-
 /* Warns of data that the run of the checkpoint has trained on, all of which is measured. */
 static void warn_of_trained(const struct ox_config *config) {
     static struct ox_config record; /* tens of kilobytes */
@@ -118,7 +113,7 @@ static void warn_of_trained(const struct ox_config *config) {
     }
     for (uint32_t i = 0; i < config->data_count; i++) {
         for (uint32_t k = 0; k < record.data_count; k++) {
-            if (is_same_file(config->data[i].path, record.data[k].path)) {
+            if (ox_files_are_same(config->data[i].path, record.data[k].path)) {
                 ox_log(OX_LOG_WARN, "%s: the run of this model was trained on it, so the loss tells little of other "
                        "text; give other --data, or the run's --config, with which its held-out rows are measured",
                        config->data[i].path);
