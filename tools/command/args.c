@@ -20,6 +20,9 @@ struct arguments {
     bool seen[OPTIONS_MAX]; /* by index in the option table */
     int positional_count; /* arguments without a flag, so far */
     const struct ox_option *last; /* the option that the last flag has set */
+    bool unknown; /* the last flag is none of this command */
+    unsigned unknown_count;
+    char unknown_text[OX_ERROR_TEXT_BYTES]; /* what was said of the last of these */
 };
 
 /* Other names than ours that options were given by, by index in the option table; "": none. */
@@ -139,7 +142,7 @@ static enum ox_status fail_unknown(const struct arguments *a, const char *argume
 }
 
 /* Finds the option of a flag; *negated is true for --no-<switch>. */
-static enum ox_status find_option(const struct arguments *a, const char *argument, const struct flag *flag,
+static enum ox_status find_option(struct arguments *a, const char *argument, const struct flag *flag,
                                   const struct ox_option **out, bool *negated) {
     const unsigned mask = a->command->mask;
     const bool long_form = strncmp(argument, "--", 2) == 0;
@@ -160,6 +163,7 @@ static enum ox_status find_option(const struct arguments *a, const char *argumen
                        owner[0] != '\0' ? ", a flag of `offload " : "", owner, owner[0] != '\0' ? "`" : "");
     }
     if (option == NULL) {
+        a->unknown = true;
         return fail_unknown(a, argument, flag->name);
     }
     *out = option;
@@ -290,6 +294,12 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
         return ox_fail(OX_E_CONFIG, "%s has no value; one that begins with a dash is written %s=%s", where, where,
                        next);
     }
+    if (value == NULL && strcmp(option->name, "resume-from-checkpoint") == 0) {
+        value = "latest"; /* as the Trainer's True */
+    }
+    if (strcmp(option->name, "max-steps") == 0 && value != NULL && strcmp(value, "-1") == 0) {
+        return OX_OK; /* the Trainer's default, which leaves it to the epochs */
+    }
     if (value == NULL) {
         return option->choices != NULL && option->placeholder == NULL
                    ? ox_fail(OX_E_CONFIG, "%s has no value; give one of %s after it", where, option->choices)
@@ -380,6 +390,15 @@ static const char *next_positional(const struct arguments *a) {
     return more ? last : next;
 }
 
+/* Whether an argument in the place of a path is surely meant as something else: a setting, or a file of settings. */
+static bool is_no_path(const struct arguments *a, const char *argument) {
+    char name[FLAG_BYTES];
+    const size_t length = strlen(argument), bytes = strcspn(argument, "=");
+    snprintf(name, sizeof name, "%.*s", (int)(bytes < FLAG_BYTES ? bytes : 0), argument);
+    return (argument[bytes] == '=' && ox_option_find_in(name, a->command->mask) != NULL) ||
+           (a->command->mask == OX_CMD_EVAL && length > 5 && strcmp(argument + length - 5, ".yaml") == 0);
+}
+
 static enum ox_status take_positional(struct arguments *a) {
     const char *const argument = a->argv[a->idx];
     const char *const name = next_positional(a);
@@ -389,6 +408,10 @@ static enum ox_status take_positional(struct arguments *a) {
     }
     if (status != OX_OK || name == NULL) {
         return status != OX_OK ? status : fail_stray(a, argument);
+    }
+    const bool after_list = a->last != NULL && ox_option_is_list(a->last); /* as of `--data a b` */
+    if (a->positional_count == 0 && (after_list || is_no_path(a, argument))) {
+        return fail_stray(a, argument);
     }
     a->positional_count += a->positional_count == 0 || name != a->command->positional[a->positional_count - 1];
     const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
@@ -475,6 +498,18 @@ static void pick_measured(const struct arguments *a) {
     }
 }
 
+/* Keeps the answer to an unknown flag, and prints that to the one before: a line of flags of another program is
+ * answered in one try. Steps over what seems to be its value. */
+static void note_unknown(struct arguments *a, const struct flag *flag) {
+    if (a->unknown_count++ > 0) {
+        fprintf(stderr, "offload: %s\n", a->unknown_text);
+    }
+    snprintf(a->unknown_text, sizeof a->unknown_text, "%s", ox_error_text());
+    (void)take_value(a, flag, false);
+    a->unknown = false;
+    a->last = NULL;
+}
+
 enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **argv,
                              struct ox_config *config) {
     struct arguments a = {.command = command, .argc = argc, .argv = argv, .config = config};
@@ -488,7 +523,16 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
             (void)take_value(&a, &flag, false); /* loaded by the first pass */
         } else {
             status = take_flag(&a, &flag);
+            if (a.unknown) {
+                note_unknown(&a, &flag);
+                status = OX_OK;
+            }
         }
+    }
+    if (status == OX_OK && a.unknown_count > 0) {
+        status = ox_fail(OX_E_CONFIG, "%s", a.unknown_text);
+    } else if (a.unknown_count > 0) {
+        fprintf(stderr, "offload: %s\n", a.unknown_text);
     }
     drop_replaced(&a);
     pick_measured(&a);

@@ -31,6 +31,24 @@ static void run(const char *line) {
 }
 
 /* Expects exit status 2, nothing on stdout, one line "offload: ..." with `words` on stderr. */
+/* Flags of other programs are all answered in one try, a line each. */
+static void test_several_foreign(void) {
+    static const char *const cases[][4] = {
+        {"train --fp16_full_eval --num_beams 3 --group_by_length True --epochs x", "offload: '--fp16_full_eval': use",
+         "\noffload: '--group_by_length': does not exist", "\noffload: --num-train-epochs"},
+        {"train --frobnicate 3 --gizmo=4", "offload: '--frobnicate' is not a flag", "\noffload: '--gizmo=4'", ""}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        run(cases[i][0]);
+        for (int k = 1; k < 4; k++) {
+            if (last->exit_status != 2 || strstr(last->err, cases[i][k]) == NULL) {
+                printf("offload %s: expected status 2 and '%s', got %d:\n%s\n", cases[i][0], cases[i][k],
+                       last->exit_status, last->err);
+                test_failure_count++;
+            }
+        }
+    }
+}
+
 static void refused(const char *line, const char *words) {
     run(line);
     const char *const newline = strchr(last->err, '\n');
@@ -91,6 +109,12 @@ static void test_run_resumed(void) {
     refused(words, "/rr: is the folder of a run; to go on with it, give --output ");
 }
 
+static void test_values_missing(void) {
+    refused("train --dtype", "--dtype has no value; give one of fp32|bf16|fp16 after it");
+    refused("train --from-scratch 1", "a switch has no value after it; write --from-scratch");
+    refused("train -x", "'-x': flags are words here; `offload help train` lists them");
+}
+
 /* Commands, flags and ways to write them that people bring from elsewhere: what to write instead. */
 static void test_foreign_words(void) {
     static const struct {
@@ -128,7 +152,11 @@ static void test_foreign_words(void) {
         {"generate -model m", "'-model' has one dash; write --model"},
         {"generate --model =m", "--model: '=m' has a blank before its '='; write --model=VALUE or --model VALUE"},
         {"generate model=m", "'model=m' has no dashes; write --model=m"},
-        {"generate m hello", "'m' has no flag before it; still missing: --model PATH"},
+        {"generate m hello", "'hello' is one too many; `offload generate` takes one at a time"},
+        {"generate m --model n", "--model is given twice; give it once"},
+        {"eval m", "--data is missing"},
+        {"eval run.yaml", "'run.yaml' has no flag before it; write --config run.yaml"},
+        {"train --max_steps -1 --resume", "--model is missing"},
         {"generate \u2014model m", "begins with a dash that a word processor or a web page made; type two plain"},
         {"generate --model \u201cm\u201d", "begins with a quotation mark that a word processor or a web page made"},
         {"generate --mod\u00a0el m", "its name has a letter that is none of a-z, 0-9 and -; type it anew"},
@@ -152,9 +180,6 @@ static void test_foreign_words(void) {
         {"train -j4", "'-j4': flags are words here"},
         {"train --confg a.yaml", "did you mean '--config'?"},
         {"train --resume=", "--resume-from-checkpoint has no value; give latest or the folder of a checkpoint"},
-        {"train -x", "'-x': flags are words here; `offload help train` lists them"},
-        {"train --from-scratch 1", "a switch has no value after it; write --from-scratch"},
-        {"train --dtype", "--dtype has no value; give one of fp32|bf16|fp16 after it"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused(cases[i].line, cases[i].text);
@@ -390,10 +415,12 @@ static void test_token_file(void) {
 }
 
 int main(void) {
+    test_several_foreign();
     test_usage();
     test_short_flags();
     test_run_resumed();
     test_foreign_words();
+    test_values_missing();
     test_doctor_strict();
     test_help();
     test_doctor();

@@ -82,7 +82,7 @@ static void test_options(void) {
         {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
-        {"--max-steps -1", "--max-steps: -1 is out of range"},
+        {"--max-steps -2", "--max-steps: -2 is out of range"},
         {"--learning-rate fast", "--learning-rate: 'fast' is not a number"},
         {"--dtype fp8", "--dtype: 'fp8' is not one of fp32, bf16, fp16"},
         {"--max-steps 1 --max-steps 2", "--max-steps is given twice"},

@@ -206,7 +206,8 @@ static void check_parser(const char *command) {
             snprintf(words, sizeof words, "--%s --zzzzzzzzzzzz", flag);
             const struct ox_option *const option = ox_option_find(flag);
             const bool has_value = option == NULL || option->type != OX_OPT_BOOL;
-            refused(command, words, has_value ? " has no value" : "'--zzzzzzzzzzzz' is not a flag");
+            const bool needs_value = has_value && strcmp(flag, "resume-from-checkpoint") != 0; /* alone it is latest */
+            refused(command, words, needs_value ? " has no value" : "'--zzzzzzzzzzzz' is not a flag");
         }
     }
 }
