@@ -48,17 +48,19 @@ static bool add_drive(struct variant *v) {
     return true;
 }
 
-/* Only GPUs are bought in numbers. The order of sums of the current plan stays possible. */
+/* Only GPUs are bought in numbers. The order of sums of the current plan stays possible. Copies stay as large. */
 static bool double_ranks(struct ox_engine_config *config) {
     config->ranks = 2 * (uint32_t)ox_max_u64(1, config->ranks);
+    config->copies *= config->copies > 1 ? 2 : 1;
     config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks);
     return config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX && config->ranks <= config->micro_batches;
 }
 
-/* NCCL takes nothing from host memory, which `shared` gathers from. */
+/* NCCL takes nothing from host memory, which `shared` gathers from, and adds over all ranks at once. */
 static bool add_by_library(struct ox_engine_config *config) {
     const bool can = config->device == OX_DEVICE_CUDA && config->ranks > 1 && !config->library_sums &&
-                     config->sharding != OX_SHARDING_SHARED && config->comm != OX_RANK_COMM_LOCAL;
+                     config->sharding != OX_SHARDING_SHARED && config->comm != OX_RANK_COMM_LOCAL &&
+                     config->copies <= 1;
     config->library_sums = true;
     return can;
 }
@@ -77,6 +79,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
         return double_ranks(&v->config);
     case OX_ADVICE_ONE_RANK:
         v->config.ranks = v->config.ranks > 1 ? 1 : 0;
+        v->config.copies = 0;
         return v->config.ranks == 1;
     case OX_ADVICE_LIBRARY:
         return add_by_library(&v->config);
