@@ -259,9 +259,9 @@ static enum ox_status write_piece(struct ox_corpus_work *work, const struct piec
         return leave_bad(work, piece->bad);
     }
     if (work->rules.pairs) {
-        const size_t half = piece->second - first;
-        OX_TRY(ox_cache_add(work->writer, true, ids, trained, half));
-        return ox_cache_add(work->writer, true, ids + half, trained + half, count - half);
+        const size_t one = piece->second - first;
+        OX_TRY(ox_cache_add(work->writer, true, ids, trained, one));
+        return ox_cache_add(work->writer, true, ids + one, trained + one, count - one);
     }
     if (work->rules.rows && count > 0 && memchr(trained, 1, count) == NULL) {
         if (work->untrained_count == 0) {

@@ -150,7 +150,7 @@ OX_MUST enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const c
 
 /* Appends the ids of the prompt with the chosen answer, then of the prompt with the rejected one, whose first id is at
  * *second. As TRL does it, the prompt is encoded alone too, of a conversation with the header of the answer behind it;
- * what is trained begins where one of the two sequences departs from that. OX_E_CONFIG also where a half then has no
+ * what is trained begins where one of the two sequences departs from that. OX_E_CONFIG also where an answer then has no
  * token to be predicted. */
 OX_MUST enum ox_status ox_chat_render_pair(struct ox_chat_renderer *renderer, const char *where,
                                            const struct ox_chat_pair *pair, struct ox_ids *ids,

@@ -138,19 +138,19 @@ static enum ox_status find_prompt(struct reader *reader) {
 
 /* ---- the row ------------------------------------------------------------------------------------------------- */
 
-static enum ox_status find_halves(struct reader *reader) {
+static enum ox_status find_answers(struct reader *reader) {
     const char *const keys[] = {key_chosen, key_rejected};
-    const json_t **const halves[] = {&reader->chosen, &reader->rejected};
+    const json_t **const given[] = {&reader->chosen, &reader->rejected};
     for (int i = 0; i < 2; i++) {
-        const json_t *const half = json_object_get(reader->row, keys[i]);
-        if (half == NULL || json_is_null(half)) {
+        const json_t *const side = json_object_get(reader->row, keys[i]);
+        if (side == NULL || json_is_null(side)) {
             return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s; --dpo trains on rows of \"chosen\" and \"rejected\"",
-                           reader->where, keys[i], half == NULL ? "missing" : "null");
+                           reader->where, keys[i], side == NULL ? "missing" : "null");
         }
-        if (!json_is_string(half) && json_array_size(half) == 0) {
-            return ox_row_fail_value(reader->where, keys[i], "a text or a list of at least one message", half);
+        if (!json_is_string(side) && json_array_size(side) == 0) {
+            return ox_row_fail_value(reader->where, keys[i], "a text or a list of at least one message", side);
         }
-        *halves[i] = half;
+        *given[i] = side;
     }
     if (json_is_string(reader->chosen) != json_is_string(reader->rejected)) {
         return ox_row_fail_value(reader->where, key_rejected, json_is_string(reader->chosen)
@@ -175,22 +175,22 @@ static enum ox_status check_rest(struct reader *reader) {
 }
 
 /* Reads the prompt with one answer as a row of two columns, so that errors name the row's own keys. */
-static enum ox_status read_half(struct reader *reader, int which, struct ox_chat *out) {
+static enum ox_status read_answer(struct reader *reader, int which, struct ox_chat *out) {
     static const char *const taken[] = {"documents", "chat_template_kwargs", "tools"};
     const char *const key = which == 0 ? key_chosen : key_rejected;
     const char *const tools = name_or(&reader->columns, OX_COLUMN_TOOLS, "tools");
     struct ox_chat_columns columns = reader->columns;
     columns.names[OX_COLUMN_PROMPT] = reader->prompt_key;
     columns.names[OX_COLUMN_COMPLETION] = key;
-    json_t *const half = json_pack("{s:O,s:O}", reader->prompt_key, reader->prompt, key, reader->answers[which]);
-    bool good = half != NULL;
+    json_t *const side = json_pack("{s:O,s:O}", reader->prompt_key, reader->prompt, key, reader->answers[which]);
+    bool good = side != NULL;
     for (size_t i = 0; i < sizeof taken / sizeof *taken && good; i++) {
         const char *const name = strcmp(taken[i], "tools") == 0 ? tools : taken[i];
         json_t *const value = json_object_get(reader->row, name);
-        good = value == NULL || json_object_set(half, name, value) == 0;
+        good = value == NULL || json_object_set(side, name, value) == 0;
     }
-    const enum ox_status status = good ? ox_chat_read(reader->where, half, &columns, out) : no_memory(reader);
-    json_decref(half);
+    const enum ox_status status = good ? ox_chat_read(reader->where, side, &columns, out) : no_memory(reader);
+    json_decref(side);
     return status;
 }
 
@@ -213,14 +213,14 @@ static enum ox_status read_row(struct reader *reader, struct ox_chat_pair *out) 
         return ox_fail(OX_E_CONFIG, "%s: a row must be an object of \"chosen\" and \"rejected\", but is %s",
                        reader->where, ox_json_excerpt(reader->row, excerpt));
     }
-    OX_TRY(find_halves(reader));
+    OX_TRY(find_answers(reader));
     OX_TRY(check_rest(reader));
     OX_TRY(find_prompt(reader));
     if (reader->prompt == NULL || reader->answers[0] == NULL || reader->answers[1] == NULL) {
         return no_memory(reader);
     }
-    OX_TRY(read_half(reader, 0, &out->chosen));
-    OX_TRY(read_half(reader, 1, &out->rejected));
+    OX_TRY(read_answer(reader, 0, &out->chosen));
+    OX_TRY(read_answer(reader, 1, &out->rejected));
     if (out->chosen.kind == OX_CHAT_MESSAGES) {
         out->prompt_messages = json_array_size(reader->prompt);
         OX_TRY(level_parts(reader, &out->chosen, out->prompt_messages, key_chosen));
@@ -327,10 +327,10 @@ enum ox_status ox_chat_render_pair(struct ox_chat_renderer *renderer, const char
         }
         note_once(renderer, &notes, counts[0] == counts[1] &&
                   memcmp(ids->ids + first, ids->ids + *second, counts[0] * sizeof *ids->ids) == 0);
-        for (int half = 0; half < 2 && status == OX_OK; half++) {
-            status = counts[half] > (shared > 0 ? shared : 1)
+        for (int side = 0; side < 2 && status == OX_OK; side++) {
+            status = counts[side] > (shared > 0 ? shared : 1)
                          ? OX_OK : ox_fail(OX_E_CONFIG, "%s: \"%s\" has no token to be predicted behind the prompt",
-                                           where, half == 0 ? key_chosen : key_rejected);
+                                           where, side == 0 ? key_chosen : key_rejected);
         }
     }
     if (status != OX_OK) {

@@ -142,7 +142,7 @@ static void take_row(struct ox_chat_renderer *renderer, const struct ox_tokenize
     ox_id_mask_free(&marks);
 }
 
-/* A preference: both halves begin with the same ids without a mark, and all behind these has one. */
+/* A preference: both answers begin with the same ids without a mark, and all behind these has one. */
 static void take_pair(struct ox_chat_renderer *renderer, const struct ox_tokenizer *tokenizer,
                       const struct fuzz_part *row) {
     static const char where[] = "rows.jsonl:1";

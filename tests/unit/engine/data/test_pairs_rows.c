@@ -1,4 +1,4 @@
-/* Rows of preferences: both halves of a pair stay neighbours in every order, epoch and mixture, and are left out
+/* Rows of preferences: both answers of a pair stay neighbours in every order, epoch and mixture, and are left out
  * together; a border never divides them. And the file of what the reference says of them. */
 #include "base/file.h"
 #include "base/prng/prng.h"
@@ -13,11 +13,11 @@
 
 enum { PAIRS = 2500, SEQ = 8, VOCAB = 1 << 20, SOURCES = 2 }; /* more documents than a group of packing has */
 
-/* What a half is: the id of its first token tells source, pair and side. */
-struct half {
+/* What an answer is: the id of its first token tells source, pair and side. */
+struct answer {
     uint32_t count, first_trained;
 };
-static struct half halves[SOURCES][2 * PAIRS];
+static struct answer answers[SOURCES][2 * PAIRS];
 static struct ox_data *data[SOURCES];
 static uint64_t draws;
 
@@ -34,26 +34,26 @@ static void write_pairs(uint32_t source, const char *name) {
     const struct ox_cache_header header = {.vocab = VOCAB, .is_chat = 1 | OX_CACHE_PAIRS};
     REQUIRE_OK(ox_cache_create(test_path(name), test_folder(), &writer));
     for (uint32_t i = 0; i < 2 * PAIRS; i++) {
-        struct half *const half = &halves[source][i];
+        struct answer *const answer = &answers[source][i];
         int32_t ids[32];
         uint8_t trained[32];
-        half->count = 2 + draw(14);
-        half->first_trained = 1 + draw(half->count - 1);
-        for (uint32_t k = 0; k < half->count; k++) {
+        answer->count = 2 + draw(14);
+        answer->first_trained = 1 + draw(answer->count - 1);
+        for (uint32_t k = 0; k < answer->count; k++) {
             ids[k] = id_of(source, i);
-            trained[k] = k >= half->first_trained;
+            trained[k] = k >= answer->first_trained;
         }
-        REQUIRE_OK(ox_cache_add(writer, true, ids, trained, half->count));
+        REQUIRE_OK(ox_cache_add(writer, true, ids, trained, answer->count));
     }
     REQUIRE_OK(ox_cache_commit(&writer, &header, NULL));
     REQUIRE_OK(ox_data_open(test_path(name), OX_DATA_AUTO, &data[source]));
     CHECK(ox_data_is_pairs(data[source]) && ox_data_is_chat(data[source]) && !ox_data_has_conversations(data[source]));
 }
 
-/* Whether a half has a target in its sequence. */
+/* Whether an answer has a target in its sequence. */
 static bool fits(uint32_t source, uint32_t document, enum ox_overlong overlong) {
-    const struct half *const half = &halves[source][document];
-    return half->first_trained <= SEQ && (overlong != OX_OVERLONG_DROP || half->count <= SEQ + 1);
+    const struct answer *const answer = &answers[source][document];
+    return answer->first_trained <= SEQ && (overlong != OX_OVERLONG_DROP || answer->count <= SEQ + 1);
 }
 
 static uint32_t count_usable(uint32_t source, enum ox_overlong overlong) {
