@@ -352,10 +352,10 @@ struct ox_op_adam {
     const void *grad;    /* (elem_count), bfloat16 or float */
     uint64_t *nonfinite; /* (1), added to: elements whose moments or master became inf or nan */
     uint64_t elem_count, first, count;
-    uint64_t origin; /* what element 0 is in its unit, where `hi` is a part of one */
+    uint64_t origin; /* what names element 0 for stochastic rounding, as `stream` does the unit */
     struct ox_state_format format;
     uint32_t isa;
-    uint32_t stream; /* names the unit for stochastic rounding, as origin + i does an element */
+    uint32_t stream; /* names the unit for stochastic rounding, as origin + first does the first element */
     bool grad_bf16, decay;
     struct ox_optim_hyper hyper;
 };

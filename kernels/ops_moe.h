@@ -173,6 +173,15 @@ struct ox_op_route_sort {
     uint32_t rows, chosen, expert_count;
 };
 
+/* Which experts a call takes: `count` from `first` on, whose weights, biases and gradients begin at the pointers; so a
+ * group of experts can lie in memory of its own. `rows_max` is the most sorted rows that they can have together: rows *
+ * min(chosen, count). Sorted rows of other experts are neither read nor written. Calls that name a `group` take all
+ * experts where its `offsets` is NULL. */
+struct ox_experts {
+    const int32_t *offsets; /* (all experts + 1), on the device */
+    uint32_t first, count, rows_max;
+};
+
 /* ---- rows to experts and back ---- */
 
 /* out[s] = in[row of sorted row s]: also the backward pass of combine. */
@@ -180,45 +189,47 @@ struct ox_op_rows_gather {
     void *out;      /* (rows * chosen, width) */
     const void *in; /* (rows, width) */
     const int32_t *pair_of;
+    struct ox_experts group;
     uint32_t rows, chosen, width;
     enum ox_real real;
 };
 
 /* out[row] = [residual +] the sum, in float32, of its pairs' rows of `in`, in the order of slots; with `bias` each also
- * has weight * bias of its expert. Without these two it is also the backward pass of gather. */
+ * has weight * bias of its expert. Without these two it is also the backward pass of gather, `from_last`: its slots are
+ * added in descending order.
+ *
+ * Groups of experts have a call each, in ascending order of group, or `from_last` in descending order: `sum` takes what
+ * a call adds to, which the first of them begins, and the last one alone has an `out`, and the bits are those of one
+ * call for all. */
 struct ox_op_rows_combine {
-    void *out;            /* (rows, width) */
+    void *out;            /* (rows, width), or NULL: the sum goes on in `sum` */
     const void *residual; /* (rows, width) or NULL; may be out */
+    float *sum;           /* (rows, width), read unless `begins`, written without `out`; or NULL: one call has all */
     const void *in;       /* (rows * chosen, width) */
     const int32_t *place;
-    const void *bias;       /* (experts, width) or NULL: the following are not read */
+    const void *bias;       /* (experts of the call, width) or NULL: weights are not read */
     const float *weights;   /* (rows, chosen) */
-    const int32_t *experts; /* (rows, chosen) */
+    const int32_t *experts; /* (rows, chosen), where there is a bias or a group */
+    struct ox_experts group;
     uint32_t rows, chosen, width;
     enum ox_real real;
+    bool begins, from_last;
 };
 
 /* Backward of combine's bias: dweights = dout[row] * bias of the pair's expert, dbias += weights times dout. */
 struct ox_op_combine_bias_backward {
-    float *dweights; /* (rows, chosen), set */
-    float *dbias;    /* (expert_count, width), added to; or NULL: not wanted */
+    float *dweights; /* (rows, chosen), set for the experts of the call */
+    float *dbias;    /* (experts of the call, width), added to; or NULL: not wanted */
     const void *dout, *bias;
     const float *weights;
-    const int32_t *experts, *offsets, *pair_of;
-    uint32_t rows, chosen, width, expert_count;
+    const int32_t *experts, *pair_of;
+    struct ox_experts group; /* with offsets, also where it has all experts */
+    uint32_t rows, chosen, width;
     enum ox_real real;
     bool begins; /* dbias is set */
 };
 
 /* ---- products of groups ---- */
-
-/* Which experts a call takes: `count` from `first` on, whose weights, biases and gradients begin at the pointers; so a
- * group of experts can lie in memory of its own. `rows_max` is the most sorted rows that they can have together: rows *
- * min(chosen, count). Sorted rows of other experts are neither read nor written. */
-struct ox_experts {
-    const int32_t *offsets; /* (all experts + 1), on the device */
-    uint32_t first, count, rows_max;
-};
 
 /* out[s] = in[s] * W_e^T [+ bias_e], for the sorted rows s of each expert e. W_e lie one after the other, each in the
  * layout. */
@@ -269,6 +280,7 @@ struct ox_op_expert_act_forward {
     const void *in;       /* (rows, 2 * width) */
     const float *weights; /* by pair, or NULL: all 1 */
     const int32_t *pair_of; /* (rows) */
+    struct ox_experts group;
     struct ox_gate gate;
     uint32_t rows, width; /* rows: those of all pairs */
     enum ox_real real;
@@ -279,6 +291,7 @@ struct ox_op_expert_act_backward {
     const void *dout, *in;
     const float *weights;
     const int32_t *pair_of;
+    struct ox_experts group;
     struct ox_gate gate;
     uint32_t rows, width;
     enum ox_real real;

@@ -150,7 +150,8 @@ static void gather_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, rows_combine, .out = call->din, .residual = call->dresidual, .in = call->dout,
            .place = order_of(shape, call->order).place, .rows = shape->rows,
-           .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real);
+           .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real,
+           .from_last = true);
 }
 
 static struct ox_experts experts_of(const struct ox_node_call *call) {
@@ -253,9 +254,8 @@ static void combine_backward(const struct ox_node_call *call) {
         OX_RUN(&call->job->run, combine_bias_backward, .dweights = call->dweights,
                .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = call->dout,
                .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = call->pair_weights,
-               .experts = order.experts, .offsets = order.offsets, .pair_of = order.pair_of, .rows = shape->rows,
-               .chosen = chosen, .width = call->node->out_count,
-               .expert_count = mixture_of(shape)->router.experts, .real = shape->compute.real,
+               .experts = order.experts, .group = experts_of(call), .pair_of = order.pair_of, .rows = shape->rows,
+               .chosen = chosen, .width = call->node->out_count, .real = shape->compute.real,
                .begins = call->job->begins);
     }
 }

@@ -51,6 +51,17 @@ uint64_t ox_cpu_attention_pairs(const struct ox_attention_shape *shape);
 typedef void ox_cpu_piece_fn(const struct ox_vector *vector, const void *args, struct ox_range at);
 void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_cpu_piece_fn *fn, const void *args);
 
+/* The sorted rows among `all` whose experts are in a group; and whether a pair's expert is. */
+static inline struct ox_range ox_cpu_group_rows(const struct ox_experts *group, struct ox_range all) {
+    const int32_t *const offsets = group->offsets == NULL ? NULL : group->offsets + group->first;
+    const uint64_t begin = offsets == NULL ? 0 : (uint64_t)offsets[0];
+    const uint64_t end = offsets == NULL ? UINT64_MAX : (uint64_t)offsets[group->count];
+    return (struct ox_range){.begin = all.begin > begin ? all.begin : begin, .end = all.end < end ? all.end : end};
+}
+static inline bool ox_cpu_in_group(const struct ox_experts *group, const int32_t *experts, size_t pair) {
+    return group->offsets == NULL || (uint32_t)experts[pair] - group->first < group->count;
+}
+
 /* c (m, n) = op(a) (m, k) * op(b) (k, n) + beta * c, row-major, on all threads of the pool. With `residual` or `bias`,
  * c is first set to residual (rows as far apart as those of c, may be c itself) plus bias (n), and beta is ignored. No
  * parts of a sum go to several threads, and no bit depends on how many there are. A device with `narrow` rounds a and b

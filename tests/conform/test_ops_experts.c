@@ -71,6 +71,50 @@ static void rows_reference(const struct rows_data *d) {
     }
 }
 
+/* A call for each group of experts gives the bits of the calls for all, which are done. */
+static void same_in_groups(struct lab *lab, const struct rows_data *d, struct ox_op_rows_gather gather,
+                           struct ox_op_rows_combine combine, struct ox_op_combine_bias_backward back) {
+    const void *const gathered_all = gather.out;
+    const float *const dweights_all = back.dweights, *const dbias_all = back.dbias;
+    const struct rows_case *const shape = d->shape;
+    const size_t bytes = ox_real_bytes(d->real);
+    const uint32_t cuts[] = {0, shape->experts / 3, shape->experts / 3, shape->experts - 1, shape->experts};
+    void *const gathered = reals(d->real, d->pair_len), *const out = reals(d->real, d->len);
+    float *const dweights = floats(d->pairs), *const dbias = floats(d->bias_len), *const sum = floats(d->len);
+    const void *const bias = combine.bias, *const back_bias = back.bias;
+    const struct ox_op_rows_combine whole = combine;
+    void *const all = reals(d->real, d->len);
+    for (int from_last = 0; from_last < 2; from_last++) {
+        combine = whole;
+        combine.residual = NULL;
+        combine.from_last = from_last == 1;
+        combine.out = all;
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rows_combine, &combine));
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t at = from_last == 1 ? 3 - i : i, first = cuts[at];
+            const size_t in_bias = (size_t)first * shape->width;
+            combine.group = gather.group = back.group = (struct ox_experts){
+                .offsets = d->offsets, .first = first, .count = cuts[at + 1] - first, .rows_max = d->pairs};
+            combine.sum = sum;
+            combine.begins = i == 0;
+            combine.out = i == 3 ? out : NULL;
+            combine.bias = bias == NULL ? NULL : (const unsigned char *)bias + in_bias * bytes;
+            gather.out = gathered;
+            back.bias = (const unsigned char *)back_bias + in_bias * bytes;
+            back.dbias = dbias + in_bias;
+            back.dweights = dweights;
+            REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rows_gather, &gather));
+            REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rows_combine, &combine));
+            REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, combine_bias_backward, &back));
+        }
+        lab_finish(lab);
+        CHECK(memcmp(out, all, d->len * bytes) == 0);
+    }
+    CHECK(memcmp(gathered, gathered_all, d->pair_len * bytes) == 0);
+    CHECK(memcmp(dweights, dweights_all, d->pairs * sizeof(float)) == 0);
+    CHECK(memcmp(dbias, dbias_all, d->bias_len * sizeof(float)) == 0);
+}
+
 static void run_rows_on(struct lab *lab, const struct rows_data *d) {
     const int keep = guard_count;
     const struct rows_case *const shape = d->shape;
@@ -80,17 +124,17 @@ static void run_rows_on(struct lab *lab, const struct rows_data *d) {
     void *const bias = reals_of(d->real, d->bias, d->bias_len);
     void *const out = shape->in_place ? residual : reals(d->real, d->len);
     float *const dweights = floats(d->pairs), *const dbias = floats(d->bias_len);
-    const struct ox_op_rows_gather gather = {gathered, tokens, d->pair_of, shape->rows, shape->chosen, shape->width,
-                                             d->real};
+    const struct ox_op_rows_gather gather = {
+        .out = gathered, .in = tokens, .pair_of = d->pair_of, .rows = shape->rows, .chosen = shape->chosen,
+        .width = shape->width, .real = d->real};
     const struct ox_op_rows_combine combine = {
         .out = out, .residual = shape->residual ? residual : NULL, .in = reals_of(d->real, d->in, d->pair_len),
         .place = d->place, .bias = shape->bias ? bias : NULL, .weights = d->weights, .experts = d->experts,
         .rows = shape->rows, .chosen = shape->chosen, .width = shape->width, .real = d->real};
     const struct ox_op_combine_bias_backward back = {
         .dweights = dweights, .dbias = dbias, .dout = tokens, .bias = bias, .weights = d->weights,
-        .experts = d->experts, .offsets = d->offsets, .pair_of = d->pair_of, .rows = shape->rows,
-        .chosen = shape->chosen, .width = shape->width, .expert_count = shape->experts, .real = d->real,
-        .begins = true};
+        .experts = d->experts, .group = {.offsets = d->offsets, .count = shape->experts}, .pair_of = d->pair_of,
+        .rows = shape->rows, .chosen = shape->chosen, .width = shape->width, .real = d->real, .begins = true};
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rows_gather, &gather));
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, rows_combine, &combine));
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, combine_bias_backward, &back));
@@ -105,6 +149,7 @@ static void run_rows_on(struct lab *lab, const struct rows_data *d) {
     lab_digest(lab, out, d->len * bytes);
     lab_digest(lab, dweights, d->pairs * sizeof(float));
     lab_digest(lab, dbias, d->bias_len * sizeof(float));
+    same_in_groups(lab, d, gather, combine, back);
     guards_end(keep);
 }
 
@@ -196,16 +241,24 @@ static void run_act_on(struct lab *lab, const struct act_data *d) {
     const struct act_case *const shape = d->shape;
     void *const in = reals_of(d->real, d->in, 2 * d->len), *const out = reals(d->real, d->len);
     void *const din = shape->in_place ? in : reals(d->real, 2 * d->len);
+    int32_t *const offsets = guarded(4 * sizeof *offsets); /* three experts, of which two have a call each */
+    const int32_t ends[] = {0, 0, (int32_t)shape->rows / 2, (int32_t)shape->rows};
+    memcpy(offsets, ends, sizeof ends);
     float *const dweights = floats(shape->rows), *const weights = shape->weights ? d->weights : NULL;
     memcpy(dweights, d->before, shape->rows * sizeof(float));
-    const struct ox_op_expert_act_forward forward = {out, in, weights, d->pair_of, shape->gate, shape->rows,
-                                                     shape->width, d->real};
-    const struct ox_op_expert_act_backward backward = {
+    struct ox_op_expert_act_forward forward = {.out = out, .in = in, .weights = weights, .pair_of = d->pair_of,
+                                               .gate = shape->gate, .rows = shape->rows, .width = shape->width,
+                                               .real = d->real};
+    struct ox_op_expert_act_backward backward = {
         .din = din, .dweights = shape->weights ? dweights : NULL, .dout = reals_of(d->real, d->dout, d->len),
         .in = in, .weights = weights, .pair_of = d->pair_of, .gate = shape->gate, .rows = shape->rows,
         .width = shape->width, .real = d->real, .adds = shape->adds};
-    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, expert_act_forward, &forward));
-    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, expert_act_backward, &backward));
+    for (uint32_t i = 0; i < (shape->weights ? 2 : 1); i++) {
+        forward.group = backward.group = (struct ox_experts){.offsets = shape->weights ? offsets : NULL,
+                                                             .first = 2 * i, .count = 2 - i};
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, expert_act_forward, &forward));
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, expert_act_backward, &backward));
+    }
     lab_finish(lab);
     check_real_error(d->real, "expert act", error_of(floats_of(d->real, out, d->len), d->out_want, d->len), 1e-6, 4e-3);
     check_real_error(d->real, "expert act's din",

@@ -153,9 +153,9 @@ static void block_backward(struct ox_run *run, const struct block *b) {
            .chosen = b->router.chosen, .width = b->hidden);
     if (b->biased) {
         OX_RUN(run, combine_bias_backward, .dweights = b->dweights, .dbias = b->ddown_bias, .dout = b->dy,
-               .bias = b->down_bias, .weights = b->weights, .experts = b->experts, .offsets = b->offsets,
+               .bias = b->down_bias, .weights = b->weights, .experts = b->experts, .group = experts_of(b),
                .pair_of = b->pair_of, .rows = b->rows, .chosen = b->router.chosen, .width = b->hidden,
-               .expert_count = b->router.experts, .begins = true);
+               .begins = true);
     }
     OX_RUN(run, grouped_backward, .din = b->dact, .dweight = b->ddown, .dout = b->dz, .in = b->act, .weight = b->down,
            .scratch = b->scratch, .experts = experts_of(b), .in_count = b->width, .out_count = b->hidden,
@@ -167,7 +167,7 @@ static void block_backward(struct ox_run *run, const struct block *b) {
            .dout = b->dpair, .in = b->gathered, .weight = b->gate_up, .scratch = b->scratch, .experts = experts_of(b),
            .in_count = b->hidden, .out_count = 2 * b->width, .layout = b->layout, .begins = true);
     OX_RUN(run, rows_combine, .out = b->dx, .in = b->dgathered, .place = b->place, .rows = b->rows,
-           .chosen = b->router.chosen, .width = b->hidden);
+           .chosen = b->router.chosen, .width = b->hidden, .from_last = true);
     OX_RUN(run, route_backward, .dlogits = b->dlogits, .dweights = b->dweights, .logits = b->logits,
            .weights = b->weights, .lse = b->lse, .experts = b->experts, .rows = b->rows, .router = b->router);
     OX_RUN(run, router_backward, .din = b->dx, .residual = b->dx, .dweight = b->drouter, .dbias = b->drouter_bias,

@@ -129,6 +129,10 @@ static enum ox_status route_sort(const struct ox_bench_tensors *t, struct ox_ben
 
 /* ---- rows and products ---- */
 
+static struct ox_experts experts_of(const struct ox_bench_tensors *t) {
+    return (struct ox_experts){.offsets = t->moe.offsets, .count = EXPERTS, .rows_max = pairs_of(t)};
+}
+
 static enum ox_status rows_gather(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 1.5 * pair_bytes(t) * t->shape.hidden;
     return OX_QUEUE(&t->device->ops, t->device->lane, rows_gather, &(struct ox_op_rows_gather){
@@ -147,12 +151,8 @@ static enum ox_status combine_bias_backward(const struct ox_bench_tensors *t, st
     out->bytes = 2.0 * pair_bytes(t) * t->shape.hidden;
     return OX_QUEUE(&t->device->ops, t->device->lane, combine_bias_backward, &(struct ox_op_combine_bias_backward){
         .dweights = t->moe.dweights, .dbias = t->dweight, .dout = t->x, .bias = t->weight, .weights = t->moe.weights,
-        .experts = t->moe.experts, .offsets = t->moe.offsets, .pair_of = t->moe.pair_of, .rows = tokens_of(t),
-        .chosen = CHOSEN, .width = t->shape.hidden, .expert_count = EXPERTS, .real = t->device->compute.real});
-}
-
-static struct ox_experts experts_of(const struct ox_bench_tensors *t) {
-    return (struct ox_experts){.offsets = t->moe.offsets, .count = EXPERTS, .rows_max = pairs_of(t)};
+        .experts = t->moe.experts, .group = experts_of(t), .pair_of = t->moe.pair_of, .rows = tokens_of(t),
+        .chosen = CHOSEN, .width = t->shape.hidden, .real = t->device->compute.real});
 }
 
 static enum ox_status grouped_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {

@@ -42,8 +42,9 @@ static void forward_row(const struct ox_vector *vector, const struct ox_op_exper
     }
 }
 
-static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range all) {
     const struct ox_op_expert_act_forward *const op = args;
+    const struct ox_range rows = ox_cpu_group_rows(&op->group, all);
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         forward_row(vector, op, row, op->weights == NULL ? 1.0f : op->weights[op->pair_of[row]]);
     }
@@ -85,8 +86,9 @@ static float backward_row(const struct ox_vector *vector, const struct ox_op_exp
     return sum;
 }
 
-static void backward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+static void backward_rows(const struct ox_vector *vector, const void *args, struct ox_range all) {
     const struct ox_op_expert_act_backward *const op = args;
+    const struct ox_range rows = ox_cpu_group_rows(&op->group, all);
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         if (op->weights == NULL) {
             (void)backward_row(vector, op, row, 1.0f);

@@ -6,8 +6,9 @@
 
 enum { ITEM_ROWS = 32, ITEM_COLS = 512 };
 
-static void gather_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+static void gather_rows(const struct ox_vector *vector, const void *args, struct ox_range all) {
     const struct ox_op_rows_gather *const op = args;
+    const struct ox_range rows = ox_cpu_group_rows(&op->group, all);
     (void)vector;
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         const size_t from = (size_t)op->pair_of[row] / op->chosen;
@@ -23,22 +24,30 @@ void ox_cpu_rows_gather(const struct ox_cpu *cpu, const void *args) {
 /* Adds up in `sum`, because out may be the residual, which comes last. */
 static void combine_part(const struct ox_vector *vector, const struct ox_op_rows_combine *op, uint64_t row,
                          struct ox_range cols) {
-    const size_t width = cols.end - cols.begin;
+    const size_t width = cols.end - cols.begin, at = row * op->width + cols.begin;
     float sum[ITEM_COLS];
-    memset(sum, 0, width * sizeof *sum);
-    for (uint32_t slot = 0; slot < op->chosen; slot++) {
-        const size_t pair = row * op->chosen + slot;
+    if (op->sum == NULL || op->begins) {
+        memset(sum, 0, width * sizeof *sum);
+    } else {
+        memcpy(sum, op->sum + at, width * sizeof *sum);
+    }
+    for (uint32_t i = 0; i < op->chosen; i++) {
+        const size_t pair = row * op->chosen + (op->from_last ? op->chosen - 1 - i : i);
+        if (!ox_cpu_in_group(&op->group, op->experts, pair)) {
+            continue;
+        }
         vector->add(sum, sum, ox_cpu_from(op->in, (size_t)op->place[pair] * op->width + cols.begin), width);
         if (op->bias != NULL) {
-            vector->add_scaled(sum, ox_cpu_from(op->bias, (size_t)op->experts[pair] * op->width + cols.begin),
-                               op->weights[pair], width);
+            const size_t expert = (uint32_t)op->experts[pair] - op->group.first;
+            vector->add_scaled(sum, ox_cpu_from(op->bias, expert * op->width + cols.begin), op->weights[pair], width);
         }
     }
-    float *const out = ox_cpu_at(op->out, row * op->width + cols.begin);
-    if (op->residual != NULL) {
-        vector->add(out, ox_cpu_from(op->residual, row * op->width + cols.begin), sum, width);
+    if (op->out == NULL) {
+        memcpy(op->sum + at, sum, width * sizeof *sum);
+    } else if (op->residual != NULL) {
+        vector->add(ox_cpu_at(op->out, at), ox_cpu_from(op->residual, at), sum, width);
     } else {
-        memcpy(out, sum, width * sizeof *sum);
+        memcpy(ox_cpu_at(op->out, at), sum, width * sizeof *sum);
     }
 }
 
@@ -61,8 +70,11 @@ void ox_cpu_rows_combine(const struct ox_cpu *cpu, const void *args) {
 static void bias_weights(const struct ox_vector *vector, const void *args, struct ox_range pairs) {
     const struct ox_op_combine_bias_backward *const op = args;
     for (uint64_t pair = pairs.begin; pair < pairs.end; pair++) {
-        op->dweights[pair] = vector->dot(ox_cpu_from(op->dout, pair / op->chosen * op->width),
-                                         ox_cpu_from(op->bias, (size_t)op->experts[pair] * op->width), op->width);
+        const size_t expert = (uint32_t)op->experts[pair] - op->group.first;
+        if (ox_cpu_in_group(&op->group, op->experts, pair)) {
+            op->dweights[pair] = vector->dot(ox_cpu_from(op->dout, pair / op->chosen * op->width),
+                                             ox_cpu_from(op->bias, expert * op->width), op->width);
+        }
     }
 }
 
@@ -84,7 +96,8 @@ static void bias_item(void *context, uint32_t item, uint32_t thread) {
     if (op->begins) {
         memset(dbias, 0, width * sizeof *dbias);
     }
-    for (int32_t at = op->offsets[expert]; at < op->offsets[expert + 1]; at++) {
+    const int32_t *const offsets = op->group.offsets + op->group.first + expert;
+    for (int32_t at = offsets[0]; at < offsets[1]; at++) {
         const uint32_t pair = (uint32_t)op->pair_of[at];
         const size_t row = pair / op->chosen;
         job->vector->add_scaled(dbias, ox_cpu_from(op->dout, row * op->width + begin), op->weights[pair], width);
@@ -96,6 +109,6 @@ void ox_cpu_combine_bias_backward(const struct ox_cpu *cpu, const void *args) {
     struct bias_job job = {.vector = cpu->vector, .op = op, .parts = (uint32_t)ox_div_up(op->width, ITEM_COLS)};
     ox_cpu_pieces(cpu, (uint64_t)op->rows * op->chosen, ITEM_ROWS, bias_weights, op);
     if (op->dbias != NULL) {
-        ox_pool_items(cpu->pool, op->expert_count * job.parts, bias_item, &job);
+        ox_pool_items(cpu->pool, op->group.count * job.parts, bias_item, &job);
     }
 }

@@ -1,6 +1,6 @@
 /* Activations of experts, weighted by the router, and the gate of a shared expert. Elements moved, at least, of rows by
  * width: the activation 3 forward and 5 backward, the gate 2 or 3 forward and 3 backward. */
-#include "kernels/cuda/kernel.cuh"
+#include "kernels/cuda/moe/group.cuh"
 
 enum { ROW_THREADS = 128 };
 
@@ -65,7 +65,7 @@ static __device__ __forceinline__ float gated_back(const ox_gate &form, float do
 template <typename T, int N> static __global__ void act_forward(const ox_op_expert_act_forward op) {
     const uint32_t col = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     const uint64_t row = blockIdx.x;
-    if (col >= op.width) {
+    if (col >= op.width || !ox_has_row(op.group, row)) {
         return;
     }
     const float weight = op.weights == NULL ? 1.0f : op.weights[op.pair_of[row]];
@@ -82,6 +82,9 @@ template <typename T, int N> static __global__ void act_forward(const ox_op_expe
 template <typename T, int N> static __global__ void act_backward(const ox_op_expert_act_backward op) {
     __shared__ float slots[OX_WARP];
     const uint64_t row = blockIdx.x;
+    if (!ox_has_row(op.group, row)) {
+        return; /* the whole block */
+    }
     const int32_t pair = op.weights == NULL ? 0 : op.pair_of[row];
     const float weight = op.weights == NULL ? 1.0f : op.weights[pair];
     float sum = 0.0f;
