@@ -123,14 +123,6 @@ void ox_sumsq_partials(struct ox_pool *pool, const void *grad, enum ox_grad_dtyp
     ox_pool_run(pool, norm_share, &shares);
 }
 
-double ox_sumsq_total(const double *partials, uint64_t count) {
-    double total = 0.0;
-    for (uint64_t i = 0; i < count; i++) {
-        total += partials[i];
-    }
-    return total;
-}
-
 void ox_grad_add(struct ox_pool *pool, float *target, const float *source, uint64_t count) {
     struct add_shares shares = {.target = target, .source = source, .count = count};
     ox_pool_run(pool, add_share, &shares);

@@ -16,8 +16,6 @@ extern "C" {
  * partials has ox_div_up(count, OX_GROUP_ELEMS) elements. Non-finite input shows as a non-finite partial. */
 void ox_sumsq_partials(struct ox_pool *pool, const void *grad, enum ox_grad_dtype dtype, uint64_t count,
                        double *partials);
-/* The partials added from first to last. */
-double ox_sumsq_total(const double *partials, uint64_t count);
 
 /* target[i] += source[i], fp32. */
 void ox_grad_add(struct ox_pool *pool, float *target, const float *source, uint64_t count);

@@ -117,6 +117,8 @@ struct ox_mixture {
     struct ox_layers dense;  /* layers with an MLP instead */
     bool mxfp4; /* files may have the matrices of experts in MXFP4, which has their input last */
     bool packed; /* files have one tensor of all experts where others have one for each; they say so, not config.json */
+    uint32_t per_unit; /* so many experts of a block are a unit of their own; 0: all are in their block's. No key of
+                          config.json, and no bit of a result depends on it */
 };
 
 /* Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) beside matrices that stay as they are, as PEFT defines them: a
@@ -170,7 +172,8 @@ static inline bool ox_layer_is_sparse(const struct ox_model_config *config, uint
     return config->mixture.router.experts != 0 && !ox_layers_has(&config->mixture.dense, layer);
 }
 
-enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_BESIDE /* another unit of its stage */ };
+enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_BESIDE /* another unit of its stage */,
+                    OX_UNIT_EXPERTS /* some of a block's */ };
 
 /* Reads a config.json of transformers v4 or v5. Whatever it asks for and the engine does not do (an unknown model_type
  * or rope_type, another activation, dropout of attention, quantised weights) is OX_E_CONFIG with key and value. gpt2's

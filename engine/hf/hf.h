@@ -61,6 +61,10 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
  * read as the mean of all rows that are there, or as fresh values of `seed`: always so where there are no weights. What
  * is frozen stays so. Pointers to the model are void afterwards. */
 OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed);
+/* Makes `per_unit` experts of a block a unit of their own, 0: all a part of the block's (struct ox_mixture), before the
+ * vocabulary is resized. What is frozen stays so. Pointers to the model and numbers of its tensors are void afterwards.
+ * OX_E_CONFIG where the model cannot be grouped so. */
+OX_MUST enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit);
 
 /* Gives the model low-rank adapters: fresh ones, whose values follow from the seed, or those of a folder that PEFT or a
  * run has saved, which OX_E_CONFIG refuses where they are of another model or need what does not exist here. Tensors

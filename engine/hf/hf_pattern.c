@@ -35,11 +35,9 @@ bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct
         return kind == OX_UNIT_HEAD || shared;
     }
     if (layers_of(pattern, &first, &last)) {
-        uint64_t layer = 0;
-        while (layer < model->block_count && model->blocks[layer] != own_idx) {
-            layer++;
-        }
-        return kind == OX_UNIT_BLOCK && last < model->block_count && layer >= first && layer <= last;
+        const uint32_t layer = model->units[own_idx].layer;
+        return (kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS) && last < model->block_count && layer >= first &&
+               layer <= last;
     }
     return fnmatch(pattern, tensor->name, 0) == 0 || (shared && fnmatch(pattern, "lm_head.weight", 0) == 0);
 }

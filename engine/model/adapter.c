@@ -110,9 +110,10 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
 }
 
 /* Adds the unit beside a block's own, if the block has something to adapt. */
-static void add_unit(struct ox_model *model, struct ox_unit *block, const char *targets) {
+static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t adapter_idx, const char *targets) {
     struct ox_unit *const unit = &model->units[model->unit_count];
-    *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units),
+    *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
+                             .stream = model->block_count + 2 + adapter_idx,
                              .tensor_first = model->tensor_count, .next = OX_NO_UNIT};
     for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, then all B */
         const struct ox_tensor *const tensors = &model->tensors[block->tensor_first];
@@ -129,6 +130,9 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, const char *
     }
     if (unit->tensor_count > 0) {
         ox_unit_lay_out(model, unit);
+        for (uint32_t i = 0; i < unit->tensor_count; i++) {
+            model->tensors[unit->tensor_first + i].place = model->tensors[unit->tensor_first + i].offset;
+        }
         model->param_count += unit->param_count;
         block->next = model->unit_count++;
     }
@@ -147,7 +151,7 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
         model->tensors[i].trained = false;
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
-        add_unit(model, &model->units[model->blocks[i]], targets);
+        add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, targets);
     }
     return model->unit_count > unit_count ? OX_OK
                                           : ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such "

@@ -275,12 +275,6 @@ uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv) {
     return add_node(list, node);
 }
 
-/* How the pairs are sorted: experts, sorted pairs and places of all pairs, then the offsets of the experts. */
-static uint32_t add_order(struct ox_list *list, const struct ox_router *router) {
-    const uint64_t pairs = (uint64_t)list->shape->rows * router->chosen;
-    return add_value(list, (3 * pairs + router->experts + 1) * sizeof(int32_t));
-}
-
 static uint32_t add_grouped(struct ox_list *list, enum ox_node_kind kind, enum ox_role role, struct ox_node node) {
     const uint32_t chosen = list->shape->model->config.mixture.router.chosen;
     node.kind = kind;
@@ -313,18 +307,24 @@ static uint32_t add_shared(struct ox_list *list, uint32_t in) {
                                            .out = add_rows(list, hidden)});
 }
 
-uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
-    const struct ox_model_config *const c = &list->shape->model->config;
-    const struct ox_router *const router = &c->mixture.router;
-    const uint32_t hidden = c->hidden, width = c->mixture.width;
-    const uint32_t shared = has(list, OX_ROLE_SHARED_DOWN) ? add_shared(list, h) : OX_NO_VALUE;
+/* The router of h: returns what pairs weigh, with the order in the node that makes it. */
+static struct ox_node add_route(struct ox_list *list, uint32_t h) {
+    const struct ox_router *const router = &list->shape->model->config.mixture.router;
     struct ox_node route = {.kind = OX_NODE_ROUTE, .role = OX_ROLE_COUNT, .in_count = router->experts,
                             .out_count = router->chosen};
     route.in = add_logits(list, h, OX_ROLE_ROUTER, router->experts);
     route.out = add_floats(list, router->chosen);
-    route.saved[0] = add_order(list, router);
+    route.saved[0] = add_value(list, ox_pair_order_bytes(list->shape));
     route.saved[1] = add_floats(list, 1);
-    struct ox_node pairs = {.weights = add_node(list, route), .order = route.saved[0]};
+    add_node(list, route);
+    return (struct ox_node){.weights = route.out, .order = route.saved[0]};
+}
+
+uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
+    const struct ox_model_config *const c = &list->shape->model->config;
+    const uint32_t hidden = c->hidden, width = c->mixture.width;
+    const uint32_t shared = has(list, OX_ROLE_SHARED_DOWN) ? add_shared(list, h) : OX_NO_VALUE;
+    struct ox_node pairs = add_route(list, h);
     const struct ox_node gather = {.in = h, .order = pairs.order, .in_count = hidden, .out_count = hidden};
     h = add_grouped(list, OX_NODE_GATHER, OX_ROLE_COUNT, gather);
     h = add_grouped(list, OX_NODE_GROUPED, OX_ROLE_EXPERT_GATE_UP,
@@ -341,6 +341,40 @@ uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
                                            .in_count = hidden, .out_count = hidden,
                                            .weights = biased ? pairs.weights : OX_NO_VALUE,
                                            .out = add_rows(list, hidden)});
+}
+
+static uint32_t add_beside(struct ox_list *list, struct ox_node node, uint64_t bytes) {
+    node.kind = OX_NODE_BESIDE;
+    node.role = OX_ROLE_COUNT;
+    node.in_count = node.out_count = list->shape->model->config.hidden;
+    node.out = add_value(list, bytes);
+    return add_node(list, node);
+}
+
+uint32_t ox_list_hand_over(struct ox_list *list, uint32_t x, uint32_t h) {
+    const struct ox_handed handed = ox_handed_of(list->shape);
+    if (has(list, OX_ROLE_SHARED_DOWN)) {
+        x = add_beside(list, (struct ox_node){.in = add_shared(list, h), .residual = x}, handed.in);
+    }
+    struct ox_node all = add_route(list, h);
+    all.in = h;
+    all.residual = x;
+    return add_beside(list, all, handed.first_bytes);
+}
+
+/* ---- the lists of blocks and of experts apart from them ---- */
+
+void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
+    const uint32_t hidden = shape->model->config.hidden;
+    const struct ox_handed handed = ox_handed_of(shape);
+    const bool last = unit->expert_first + unit->expert_count == shape->model->config.mixture.router.experts;
+    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
+    list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
+    list->in = add_value(list, unit->expert_first == 0 ? handed.first_bytes : handed.bytes);
+    list->out = last ? add_rows(list, hidden) : add_value(list, handed.bytes);
+    add_node(list, (struct ox_node){.kind = OX_NODE_EXPERTS, .role = OX_ROLE_EXPERT_GATE_UP, .in = list->in,
+                                    .residual = list->in, .in_count = hidden, .out_count = hidden,
+                                    .out = list->out});
 }
 
 /* A norm that the family may lack. */
@@ -375,6 +409,10 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
     x = ox_list_add(list, x, h);
 
     h = c->parallel ? normed : norm_if_any(list, x, OX_ROLE_NORM2);
+    if (has(list, OX_ROLE_ROUTER) && !has(list, OX_ROLE_EXPERT_DOWN)) {
+        list->out = ox_list_hand_over(list, x, h);
+        return;
+    }
     if (has(list, OX_ROLE_ROUTER)) {
         h = ox_list_mixture(list, h);
     } else {

@@ -38,6 +38,8 @@ enum ox_node_kind {
     OX_NODE_EXPERT_ACT,  /* out = weight * activation(in), of each pair; without an order, of each row */
     OX_NODE_ROW_GATE,    /* out = in * sigmoid(weights): each row by its number */
     OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
+    OX_NODE_BESIDE,      /* out = residual, in, and where there are some order and weights, one behind the other */
+    OX_NODE_EXPERTS,     /* out = what a block's stage gives to its experts, with what a group of them adds */
     OX_NODE_KIND_COUNT
 };
 
@@ -56,7 +58,7 @@ struct ox_node {
                                   adds to, their gradient */
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
-    uint32_t in_count, out_count;      /* elements of a row of `in` and of `out` */
+    uint32_t in_count, out_count;      /* elements of a row of `in` and of `out`; EXPERTS: hidden */
     uint32_t first, stride;            /* LINEAR, DOWN, HEAD_NORM: where what it takes of a row of `in` begins, and
                                           the elements of such a row; stride 0: it takes the whole row */
     uint32_t head_count;               /* HEAD_NORM: the heads that it takes, each of in_count elements */
@@ -107,11 +109,25 @@ uint32_t ox_list_loss(struct ox_list *list, uint32_t in);
 uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv);
 /* What the experts of the model's mixture make of h, with that of all tokens, where the unit has one. */
 uint32_t ox_list_mixture(struct ox_list *list, uint32_t h);
+/* x + that, where experts are units of their own: the value that the stages of experts go on with. */
+uint32_t ox_list_hand_over(struct ox_list *list, uint32_t x, uint32_t h);
 
-/* The lists of the three kinds of units, and that of the unit's kind. */
+/* The value that a block's stage gives to the first group of its experts, and each group to the next, in bytes from its
+ * beginning: what the experts' sum is added to, and x, that is then added to, if the model has an expert of all tokens;
+ * what the experts read; the order of pairs, and what they weigh; and behind the first group the sum so far, float32.
+ * Backward of a group finds in the gradient of its output: in the place of x the gradient of the block's output, and
+ * leaves there, in the places of the other values, their gradients, the sum's place taking the sum over groups. */
+struct ox_handed {
+    uint64_t shared, in, order, weights, sum; /* shared: 0: none */
+    uint64_t first_bytes, bytes; /* before and behind the first group */
+};
+struct ox_handed ox_handed_of(const struct ox_shape *shape);
+
+/* The lists of the kinds of units that have a stage, and that of the unit's kind. */
 void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 void ox_head_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
+void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 void ox_unit_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *out);
 
 /* ---- what nodes do: node.c ---- */
@@ -192,6 +208,23 @@ void ox_cast_forward(const struct ox_node_call *call);
 void ox_loss_forward(const struct ox_node_call *call);
 void ox_loss_backward(const struct ox_node_call *call);
 uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+
+/* Experts apart from their block: node_experts.c. */
+uint64_t ox_experts_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+void ox_beside_forward(const struct ox_node_call *call);
+void ox_beside_backward(const struct ox_node_call *call);
+void ox_beside_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_experts_forward(const struct ox_node_call *call);
+void ox_experts_backward(const struct ox_node_call *call);
+void ox_experts_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* The router, which the caller of a pass may let round; pairs of a micro-batch; and the parts of the order of pairs. */
+struct ox_router ox_router_of(const struct ox_shape *shape);
+uint32_t ox_pairs_of(const struct ox_shape *shape);
+struct ox_pair_order {
+    int32_t *experts, *pair_of, *place, *offsets;
+};
+struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order);
+uint64_t ox_pair_order_bytes(const struct ox_shape *shape);
 
 /* The sinks of attention, where the unit has them: node_mixture.c. */
 void ox_add_sinks(const struct ox_node_call *call);

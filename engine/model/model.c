@@ -68,7 +68,11 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
     return 1;
 }
 
-/* Whether a unit has the row. `layer` is that of a block. */
+static bool is_of_expert(enum ox_role role) {
+    return role >= OX_ROLE_EXPERT_GATE_UP && role <= OX_ROLE_EXPERT_DOWN_BIAS;
+}
+
+/* Whether an embedding, a block or a head has the row, a block with all its experts. `layer` is that of a block. */
 static bool has_row(const struct ox_model_config *config, const struct ox_family_row *row, enum ox_unit_kind kind,
                     uint32_t layer) {
     const bool sparse = ox_layer_is_sparse(config, layer);
@@ -80,6 +84,12 @@ static bool has_row(const struct ox_model_config *config, const struct ox_family
 
 static uint32_t repeats(const struct ox_model_config *config, const struct ox_family_row *row) {
     return row->each_expert ? config->mixture.router.experts : 1;
+}
+
+/* The groups of experts that are units of their own. */
+static uint32_t groups_in(const struct ox_model_config *config, uint32_t layer) {
+    const bool apart = config->mixture.per_unit != 0 && ox_layer_is_sparse(config, layer);
+    return apart ? (uint32_t)ox_div_up(config->mixture.router.experts, config->mixture.per_unit) : 0;
 }
 
 static uint64_t count_tensors(const struct ox_family *family, const struct ox_model_config *config,
@@ -151,25 +161,66 @@ static uint32_t group_of(const struct ox_family *family, uint32_t first) {
     return count;
 }
 
-/* Adds the unit that comes next in forward, and returns its index. `layer` is that of a block, from 0. */
-static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, enum ox_unit_kind kind,
-                         uint32_t layer) {
+/* Where a unit's tensors would end with all experts in their block's unit, and the row before. */
+struct building {
+    struct ox_unit *unit;
+    uint64_t place;
+    enum ox_role role;
+};
+
+/* Adds the tensors of neighbouring rows that are repeated together: of the unit's experts, of those that are elsewhere
+ * none. */
+static void add_rows(struct ox_model *model, const struct ox_family *family, struct building *at, uint32_t first,
+                     uint32_t count) {
+    const struct ox_family_row *const row = ox_family_row_at(family, first);
+    struct ox_unit *const unit = at->unit;
+    const bool apart = unit->kind == OX_UNIT_EXPERTS || (unit->kind == OX_UNIT_BLOCK &&
+                                                         groups_in(&model->config, unit->layer) > 0);
+    const bool is_here = !apart || is_of_expert(row->role) == (unit->kind == OX_UNIT_EXPERTS);
+    const uint32_t all = repeats(&model->config, row);
+    const uint32_t expert_first = unit->expert_first, here = unit->expert_count > 0 ? unit->expert_count : all;
+    uint64_t each = 0; /* elements of an expert, or of the row */
+    for (uint32_t j = 0; j < count; j++) {
+        uint64_t elems = 1;
+        for (uint32_t k = 0; k < sizeof row->shape / sizeof *row->shape; k++) {
+            elems *= extent_of(&model->config, ox_family_row_at(family, first + j)->shape[k]);
+        }
+        each += elems;
+    }
+    at->place = row->role == at->role ? at->place : ox_unit_role_begin(at->place, row->role, at->role);
+    uint64_t place = at->place + expert_first * each;
+    for (uint32_t j = 0; is_here && j < here * count; j++) {
+        add_tensor(model, family, unit, ox_family_row_at(family, first + j % count), unit->layer,
+                   expert_first + j / count);
+        model->tensors[model->tensor_count - 1].place = place;
+        place += model->tensors[model->tensor_count - 1].count;
+    }
+    at->place += all * each;
+    at->role = row->role;
+}
+
+/* Adds the unit of the stage that comes next in forward, of which kind, layer, stream and experts are given. Returns
+ * its index. */
+static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, struct ox_unit given) {
     const struct ox_model_config *const config = &model->config;
-    const uint32_t unit_idx = model->unit_count++;
+    const enum ox_unit_kind of = given.kind == OX_UNIT_EXPERTS ? OX_UNIT_BLOCK : given.kind; /* in the family's rows */
+    const bool is_block = given.kind == OX_UNIT_BLOCK;
+    const uint32_t unit_idx = model->unit_count++, layer = given.layer;
     struct ox_unit *const unit = &model->units[unit_idx];
     model->stages[model->stage_count++] = unit_idx;
-    unit->kind = kind;
+    *unit = given;
     unit->own = unit_idx;
     unit->next = OX_NO_UNIT;
     unit->tensor_first = model->tensor_count;
-    unit->window = kind == OX_UNIT_BLOCK && ox_layers_has(&config->windowed, layer) ? config->window : 0;
-    unit->rope = kind == OX_UNIT_BLOCK && config->rope && !ox_layers_has(&config->unrotated, layer);
+    unit->window = is_block && ox_layers_has(&config->windowed, layer) ? config->window : 0;
+    unit->rope = is_block && config->rope && !ox_layers_has(&config->unrotated, layer);
     unit->rotation = unit->window != 0 && config->local_theta != 0.0 ? 1 : 0;
+    struct building at = {.unit = unit, .role = OX_ROLE_COUNT};
     const struct ox_family_row *row;
     for (uint32_t i = 0, group; (row = ox_family_row_at(family, i)) != NULL; i += group) {
         group = group_of(family, i);
-        for (uint32_t j = 0; has_row(config, row, kind, layer) && j < repeats(config, row) * group; j++) {
-            add_tensor(model, family, unit, ox_family_row_at(family, i + j % group), layer, j / group);
+        if (has_row(config, row, of, layer)) {
+            add_rows(model, family, &at, i, group);
         }
     }
     ox_unit_lay_out(model, unit);
@@ -177,16 +228,88 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     return unit_idx;
 }
 
-static void add_units(struct ox_model *model, const struct ox_family *family) {
-    model->embed_idx = add_unit(model, family, OX_UNIT_EMBED, 0);
-    model->blocks = model->stages + model->stage_count;
-    for (; model->block_count < model->config.layers; model->block_count++) {
-        add_unit(model, family, OX_UNIT_BLOCK, model->block_count);
+static void add_block(struct ox_model *model, const struct ox_family *family) {
+    const uint32_t layer = model->block_count, per_unit = model->config.mixture.per_unit;
+    const uint32_t experts = model->config.mixture.router.experts;
+    struct ox_unit unit = {.kind = OX_UNIT_BLOCK, .layer = layer, .stream = layer + 1};
+    model->blocks[model->block_count++] = add_unit(model, family, unit);
+    unit.kind = OX_UNIT_EXPERTS;
+    for (uint32_t i = 0; i < groups_in(&model->config, layer); i++) {
+        unit.expert_first = i * per_unit;
+        unit.expert_count = (uint32_t)ox_min_u64(per_unit, experts - unit.expert_first);
+        add_unit(model, family, unit);
     }
-    model->head_idx = add_unit(model, family, OX_UNIT_HEAD, 0);
+}
+
+static void add_units(struct ox_model *model, const struct ox_family *family) {
+    model->embed_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_EMBED});
+    while (model->block_count < model->config.layers) {
+        add_block(model, family);
+    }
+    model->head_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_HEAD,
+                                                               .stream = model->block_count + 1});
     model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
     model->table.offset =
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+}
+
+uint32_t ox_model_expert_units(const struct ox_model *model, uint32_t block_unit_idx, uint32_t *first) {
+    uint32_t at = 0, count = 0;
+    while (at < model->stage_count && model->stages[at] != block_unit_idx) {
+        at++;
+    }
+    for (*first = ++at; at < model->stage_count && model->units[model->stages[at]].kind == OX_UNIT_EXPERTS; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* Elements of an expert in a role. */
+static uint64_t expert_elems(const struct ox_model_config *config, enum ox_role role) {
+    const uint64_t gate_up = 2 * (uint64_t)config->mixture.width, hidden = config->hidden;
+    return role == OX_ROLE_EXPERT_GATE_UP        ? gate_up * hidden
+           : role == OX_ROLE_EXPERT_GATE_UP_BIAS ? gate_up
+           : role == OX_ROLE_EXPERT_DOWN         ? config->mixture.width * hidden
+                                                 : hidden;
+}
+
+enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
+    const struct ox_family *const family = ox_family_find(config->family);
+    const uint32_t per_unit = config->mixture.per_unit, experts = config->mixture.router.experts;
+    const struct ox_family_row *row;
+    uint64_t least = 1; /* experts that fill whole OX_GROUP_ELEMS */
+    if (per_unit == 0) {
+        return OX_OK;
+    }
+    if (experts == 0) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": the model's model_type \"%s\" has no mixture of "
+                       "experts; leave it out", per_unit, config->family);
+    }
+    if (per_unit > experts) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": a layer has %" PRIu32 " experts; give 1 to %"
+                       PRIu32 ", or 0 to keep them in their block's unit", per_unit, experts, experts);
+    }
+    if (config->residual_scale != 0.0 && config->residual_scale != 1.0) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": the model's blocks scale what they add "
+                       "(\"residual_multiplier\"), which experts do with their block alone; use 0", per_unit);
+    }
+    for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
+        if (is_of_expert(row->role) && (row->when == NULL || row->when(config))) {
+            while (least * expert_elems(config, row->role) % OX_GROUP_ELEMS != 0) {
+                least *= 2;
+            }
+            if (!row->each_expert) {
+                return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": the folder has one tensor of all experts "
+                               "(%s), which is no unit's part yet; use 0, or a folder with tensors of each expert",
+                               per_unit, row->name);
+            }
+        }
+    }
+    return per_unit % least == 0 || per_unit == experts
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": an expert of this model has no whole number of "
+                         "%d elements in each tensor, which is what checksums and norms are over; give a multiple of %"
+                         PRIu64 ", or %" PRIu32 ", which is all", per_unit, OX_GROUP_ELEMS, least, experts);
 }
 
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */
@@ -233,27 +356,31 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
                        config->family, ox_family_names(names));
     }
     enum ox_status status = ox_model_config_check(config->family, config);
+    OX_THEN(status, ox_model_check_grouping(config));
     if (status != OX_OK) {
         return status;
     }
     uint64_t tensor_count = count_tensors(family, config, OX_UNIT_EMBED, 0) +
                             count_tensors(family, config, OX_UNIT_HEAD, 0);
+    uint32_t group_count = 0;
     for (uint32_t i = 0; i < config->layers; i++) {
         tensor_count += count_tensors(family, config, OX_UNIT_BLOCK, i);
+        group_count += groups_in(config, i);
     }
     const bool adapted = config->lora.r > 0;
     const uint64_t tensors_most = adapted ? 3 * tensor_count : tensor_count;
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->units = calloc(2 * ((size_t)config->layers + 2), sizeof *model->units);
-        model->stages = calloc(config->layers + (size_t)2, sizeof *model->stages);
+        model->units = calloc(2 * ((size_t)config->layers + group_count + 2), sizeof *model->units);
+        model->stages = calloc(config->layers + (size_t)group_count + 2, sizeof *model->stages);
+        model->blocks = calloc(config->layers, sizeof *model->blocks);
         model->tensors = calloc(tensors_most, sizeof *model->tensors);
         model->name_slots = (uint32_t)(2 * tensors_most + 1);
         model->by_name = calloc(model->name_slots, sizeof *model->by_name);
     }
-    if (model == NULL || model->units == NULL || model->stages == NULL || model->tensors == NULL ||
-        model->by_name == NULL) {
+    if (model == NULL || model->units == NULL || model->stages == NULL || model->blocks == NULL ||
+        model->tensors == NULL || model->by_name == NULL) {
         ox_model_close(&model);
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
@@ -278,6 +405,7 @@ void ox_model_close(struct ox_model **model) {
     if (*model != NULL) {
         free((*model)->by_name);
         free((*model)->tensors);
+        free((*model)->blocks);
         free((*model)->stages);
         free((*model)->units);
         free(*model);

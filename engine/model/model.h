@@ -30,6 +30,7 @@ struct ox_tensor {
     uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
     uint64_t offset; /* first element within its unit's flat vector */
+    uint64_t place;  /* the same with all experts of a block in its unit, which names it for random roundings */
     bool decay;      /* weight decay applies: a matrix, or several. The trainer decides about embeddings, by role */
     bool trained;    /* else its elements keep their bits */
     bool fp32;       /* files have it in F32, whatever the others are in */
@@ -77,6 +78,9 @@ struct ox_unit {
     bool trained, role_trained[OX_ROLE_COUNT], gives_dx;
     uint32_t own;  /* the stage's own unit: this one, or the one that it is beside */
     uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
+    uint32_t layer; /* of a block, and of a unit with experts of it */
+    uint32_t expert_first, expert_count; /* of a unit with some of a block's experts: which; else 0 */
+    uint32_t stream; /* the number that the unit would have with all experts in their blocks' units, as `place` */
     enum ox_unit_format format;
 };
 
@@ -87,7 +91,13 @@ struct ox_table {
     uint64_t offset; /* first element within the unit's flat vector */
 };
 
-/* Units are found by these names alone: their numbers say nothing about their order or their kind. */
+/* Units are found by these names alone: their numbers say nothing about their order or their kind.
+ *
+ * Experts of a block may be units of their own, in groups of config.mixture.per_unit. Each group is a stage behind its
+ * block's, so that they pass through compute one after the other. The blocks' experts begin with a whole
+ * OX_GROUP_ELEMS, role by role, and end with one, and so do those of each group: so groups are cut where the sums of a
+ * gradient's squares are, and all that is summed or rounded lies in whole OX_GROUP_ELEMS that are the same however
+ * experts are grouped. */
 struct ox_model {
     struct ox_model_config config;
     struct ox_tensor *tensors; /* a unit's lie together, by offset */
@@ -96,7 +106,7 @@ struct ox_model {
     uint32_t unit_count;
     uint32_t *stages;           /* (stage_count): each one's own unit, in the order of forward */
     uint32_t stage_count;
-    const uint32_t *blocks;     /* (block_count): the blocks among the stages */
+    uint32_t *blocks;           /* (block_count): the blocks among the stages */
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
@@ -118,6 +128,11 @@ void ox_model_settle_trained(struct ox_model *model);
  * are those of one of them alone. Returns how many. */
 uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
                               const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]);
+/* How many units have experts of a block, in whose unit they are not; `first`: where they begin among the stages. */
+uint32_t ox_model_expert_units(const struct ox_model *model, uint32_t block_unit_idx, uint32_t *first);
+/* Whether a grouping of a mixture can be: OX_E_CONFIG where groups do not fill whole OX_GROUP_ELEMS, or where the model
+ * has no such experts. */
+OX_MUST enum ox_status ox_model_check_grouping(const struct ox_model_config *config);
 /* Whether something is trained that a stage uses: its units, or for the head with tied weights the table. */
 bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx);
 
@@ -126,6 +141,8 @@ const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const 
                                             const struct ox_tensor *tensor);
 /* Whether one of a stage's units has a role; `unit` is the stage's own. */
 bool ox_model_stage_has(const struct ox_model *model, const struct ox_unit *unit, enum ox_role role);
+/* Where a role of a unit begins that comes behind the role `before`, whose tensors end at `end`. */
+uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before);
 /* Gives a unit's tensors their places, in their order, and the unit its sizes. */
 void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit);
 

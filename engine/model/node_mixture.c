@@ -8,13 +8,13 @@ static const struct ox_mixture *mixture_of(const struct ox_shape *shape) {
 }
 
 /* The router, which the caller of a pass may let round. */
-static struct ox_router router_of(const struct ox_shape *shape) {
+struct ox_router ox_router_of(const struct ox_shape *shape) {
     struct ox_router router = mixture_of(shape)->router;
     router.rounds = router.rounds || shape->router_rounds;
     return router;
 }
 
-static uint32_t pairs_of(const struct ox_shape *shape) {
+uint32_t ox_pairs_of(const struct ox_shape *shape) {
     return shape->rows * mixture_of(shape)->router.chosen;
 }
 
@@ -86,15 +86,14 @@ static void router_backward(const struct ox_node_call *call) {
            .experts = call->node->out_count, .real = shape->compute.real, .begins = call->job->begins);
 }
 
-/* The parts of the order. */
-struct order {
-    int32_t *experts, *pair_of, *place, *offsets;
-};
-
-static struct order order_of(const struct ox_shape *shape, const void *order) {
+struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order) {
     int32_t *const at = (int32_t *)(uintptr_t)order;
-    const size_t pairs = pairs_of(shape);
-    return (struct order){at, at + pairs, at + 2 * pairs, at + 3 * pairs};
+    const size_t pairs = ox_pairs_of(shape);
+    return (struct ox_pair_order){at, at + pairs, at + 2 * pairs, at + 3 * pairs};
+}
+
+uint64_t ox_pair_order_bytes(const struct ox_shape *shape) {
+    return (3 * (uint64_t)ox_pairs_of(shape) + mixture_of(shape)->router.experts + 1) * sizeof(int32_t);
 }
 
 static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
@@ -106,9 +105,9 @@ static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node
 
 static void route_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_router router = router_of(shape);
+    const struct ox_router router = ox_router_of(shape);
     const struct ox_route_losses *const losses = call->job->losses;
-    const struct order order = order_of(shape, call->saved[0]);
+    const struct ox_pair_order order = ox_pair_order_of(shape, call->saved[0]);
     const void *const limbs = ox_node_weight(call, OX_ROLE_CHOICE_BIAS);
     if (limbs != NULL) {
         OX_RUN(&call->job->run, join_limbs, .out = call->scratch, .in = limbs, .count = router.experts,
@@ -129,12 +128,12 @@ static void route_forward(const struct ox_node_call *call) {
 static void route_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_route_losses *const losses = call->job->losses;
-    const struct order order = order_of(shape, call->saved[0]);
+    const struct ox_pair_order order = ox_pair_order_of(shape, call->saved[0]);
     OX_RUN(&call->job->run, route_backward, .dlogits = call->din, .dweights = call->dout, .logits = call->in,
            .weights = call->out, .lse = call->saved[1], .experts = order.experts,
            .load = losses == NULL ? NULL : losses->load, .counted = losses == NULL ? NULL : losses->counted,
            .rows = shape->rows, .balance = losses == NULL ? 0.0f : losses->balance,
-           .z = losses == NULL ? 0.0f : losses->z, .router = router_of(shape));
+           .z = losses == NULL ? 0.0f : losses->z, .router = ox_router_of(shape));
 }
 
 /* ---- experts ---- */
@@ -142,22 +141,22 @@ static void route_backward(const struct ox_node_call *call) {
 static void gather_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, rows_gather, .out = call->out, .in = call->in,
-           .pair_of = order_of(shape, call->order).pair_of, .rows = shape->rows,
+           .pair_of = ox_pair_order_of(shape, call->order).pair_of, .rows = shape->rows,
            .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real);
 }
 
 static void gather_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, rows_combine, .out = call->din, .residual = call->dresidual, .in = call->dout,
-           .place = order_of(shape, call->order).place, .rows = shape->rows,
+           .place = ox_pair_order_of(shape, call->order).place, .rows = shape->rows,
            .chosen = mixture_of(shape)->router.chosen, .width = call->node->in_count, .real = shape->compute.real,
            .from_last = true);
 }
 
 static struct ox_experts experts_of(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    return (struct ox_experts){.offsets = order_of(shape, call->order).offsets,
-                               .count = mixture_of(shape)->router.experts, .rows_max = pairs_of(shape)};
+    return (struct ox_experts){.offsets = ox_pair_order_of(shape, call->order).offsets,
+                               .count = mixture_of(shape)->router.experts, .rows_max = ox_pairs_of(shape)};
 }
 
 static uint64_t grouped_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
@@ -200,11 +199,11 @@ static void grouped_bare_backward(const struct ox_node_call *call) {
 
 /* Rows of an activation and of its sorted pairs, which the expert of all tokens has not. */
 static uint32_t act_rows(const struct ox_shape *shape, const struct ox_node *node) {
-    return node->order == OX_NO_VALUE ? shape->rows : pairs_of(shape);
+    return node->order == OX_NO_VALUE ? shape->rows : ox_pairs_of(shape);
 }
 
 static const int32_t *act_pairs(const struct ox_node_call *call) {
-    return call->order == NULL ? NULL : order_of(call->job->shape, call->order).pair_of;
+    return call->order == NULL ? NULL : ox_pair_order_of(call->job->shape, call->order).pair_of;
 }
 
 static void expert_act_forward(const struct ox_node_call *call) {
@@ -237,7 +236,7 @@ static void row_gate_backward(const struct ox_node_call *call) {
 
 static void combine_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct order order = order_of(shape, call->order);
+    const struct ox_pair_order order = ox_pair_order_of(shape, call->order);
     OX_RUN(&call->job->run, rows_combine, .out = call->out, .residual = call->residual, .in = call->in,
            .place = order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = call->pair_weights,
            .experts = order.experts, .rows = shape->rows, .chosen = mixture_of(shape)->router.chosen,
@@ -246,7 +245,7 @@ static void combine_forward(const struct ox_node_call *call) {
 
 static void combine_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct order order = order_of(shape, call->order);
+    const struct ox_pair_order order = ox_pair_order_of(shape, call->order);
     const uint32_t chosen = mixture_of(shape)->router.chosen;
     OX_RUN(&call->job->run, rows_gather, .out = call->din, .in = call->dout, .pair_of = order.pair_of,
            .rows = shape->rows, .chosen = chosen, .width = call->node->out_count, .real = shape->compute.real);
@@ -335,4 +334,9 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_COMBINE - OX_NODE_CLAMP] = {.reads = OX_READS_ORDER | OX_READS_WEIGHTS, .weight_count = 1,
                                          .forward = combine_forward, .backward = combine_backward,
                                          .cost = rows_cost},
+    [OX_NODE_BESIDE - OX_NODE_CLAMP] = {.forward = ox_beside_forward, .backward = ox_beside_backward,
+                                        .cost = ox_beside_cost},
+    [OX_NODE_EXPERTS - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .may_skip_din = true, .weight_count = 4,
+                                         .scratch = ox_experts_scratch, .forward = ox_experts_forward,
+                                         .backward = ox_experts_backward, .cost = ox_experts_cost},
 };

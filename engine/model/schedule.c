@@ -212,7 +212,8 @@ static void share_sums(struct ox_schedule *schedule) {
     for (uint32_t i = 0; i < list->node_count; i++) {
         const struct ox_node *const node = &list->nodes[i];
         const uint32_t home = home_of(schedule, node->residual);
-        if (node->residual != OX_NO_VALUE && node->residual != list->in && !stays(schedule, home, i)) {
+        const bool fits = list->values[node->out].bytes <= list->values[home].bytes;
+        if (node->residual != OX_NO_VALUE && node->residual != list->in && fits && !stays(schedule, home, i)) {
             list->values[node->out].home = home;
         }
     }

@@ -20,6 +20,16 @@ const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const 
     return tensor < past ? tensor : NULL;
 }
 
+/* Experts begin and end with whole OX_GROUP_ELEMS, also where they are elsewhere: what comes behind them is of the expert
+ * of all tokens. */
+uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before) {
+    const bool of_expert = role >= OX_ROLE_EXPERT_GATE_UP && role <= OX_ROLE_EXPERT_DOWN_BIAS;
+    const bool behind = role >= OX_ROLE_SHARED_GATE_UP && role <= OX_ROLE_SHARED_GATE_BIAS;
+    const bool goes_on = before >= OX_ROLE_SHARED_GATE_UP && before <= OX_ROLE_SHARED_GATE_BIAS;
+    OX_ASSERT(of_expert || behind || before < OX_ROLE_EXPERT_GATE_UP || before > OX_ROLE_EXPERT_DOWN_BIAS);
+    return ox_align_up(end, of_expert || (behind && !goes_on) ? OX_GROUP_ELEMS : OX_TENSOR_ALIGN_ELEMS);
+}
+
 void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit) {
     uint64_t end = 0;
     struct ox_tensor *before = NULL;
@@ -28,7 +38,7 @@ void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit) {
     for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, unit, at)) != NULL;) {
         struct ox_tensor *const tensor = &model->tensors[at - model->tensors];
         if (unit->role_offset[tensor->role] == UINT64_MAX) {
-            end = ox_align_up(end, OX_TENSOR_ALIGN_ELEMS);
+            end = ox_unit_role_begin(end, tensor->role, before == NULL ? OX_ROLE_COUNT : before->role);
             unit->role_offset[tensor->role] = end;
         } else {
             OX_ASSERT(before->role == tensor->role); /* tensors of one role are neighbours */
@@ -84,6 +94,28 @@ static bool goes(const struct ox_unit *unit, const struct ox_tensor *tensor) {
            (unit->kind != OX_UNIT_HEAD || tensor->role == OX_ROLE_HEAD);
 }
 
+/* Adds a block's experts in other units: how a block is parted does not depend on where they are, because the sums of
+ * its gradient's squares follow from where its tensors lie. */
+static void add_experts_of(const struct ox_model *model, const struct ox_unit *block, uint64_t *elems,
+                           uint64_t *frozen) {
+    uint32_t first = 0;
+    const uint32_t count = ox_model_expert_units(model, block->own, &first);
+    for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
+        bool trained = false;
+        uint64_t sum = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            const struct ox_unit *const unit = &model->units[model->stages[first + i]];
+            trained |= unit->role_trained[role];
+            for (uint32_t k = 0; k < unit->tensor_count; k++) {
+                const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + k];
+                sum += tensor->role == (enum ox_role)role ? tensor->count : 0;
+            }
+        }
+        *elems += sum;
+        *frozen += trained ? 0 : sum;
+    }
+}
+
 /* Gives what is frozen of a unit one of its own, where that is worth it. */
 static void part(struct ox_model *model, struct ox_unit *unit) {
     const bool is_head = unit->kind == OX_UNIT_HEAD, is_whole = unit->next == OX_NO_UNIT;
@@ -92,7 +124,11 @@ static void part(struct ox_model *model, struct ox_unit *unit) {
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         frozen += goes(unit, tensor) ? tensor->count : 0;
     }
-    if (!unit->trained || !is_whole || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < unit->elem_count) {
+    uint64_t elems = unit->elem_count;
+    if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+        add_experts_of(model, unit, &elems, &frozen);
+    }
+    if (!unit->trained || !is_whole || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
         return;
     }
     struct ox_unit *const beside = &model->units[model->unit_count++];

@@ -16,6 +16,9 @@ void ox_unit_list(const struct ox_shape *shape, const struct ox_unit *unit, stru
     case OX_UNIT_HEAD:
         ox_head_list(shape, unit, out);
         break;
+    case OX_UNIT_EXPERTS:
+        ox_experts_list(shape, unit, out);
+        break;
     case OX_UNIT_BESIDE: /* in the list of its stage */
         OX_ASSERT(false);
     }
@@ -36,7 +39,13 @@ uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enu
     }
     make(shape, unit, pass, &schedule);
     /* A plan gives each pass of a block room, also where kept values leave enough. */
-    return ox_max_u64(schedule.work_bytes, unit->kind == OX_UNIT_BLOCK ? 1 : 0);
+    return ox_max_u64(schedule.work_bytes, unit->kind == OX_UNIT_BLOCK || unit->kind == OX_UNIT_EXPERTS ? 1 : 0);
+}
+
+struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, uint32_t unit_idx) {
+    struct ox_list list;
+    ox_unit_list(shape, &shape->model->units[unit_idx], &list);
+    return (struct ox_unit_ends){.in_bytes = list.values[list.in].bytes, .out_bytes = list.values[list.out].bytes};
 }
 
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx) {

@@ -98,6 +98,13 @@ void ox_angles_take(struct ox_unit_job *job, uint32_t contexts, const float *cos
 
 /* Bytes of `work` that a pass needs; 0 where the unit is no block and needs none. */
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
+/* Bytes of what a stage reads and makes: rows of activations, but for tokens, the loss, and what a block whose experts
+ * are units of their own hands to them and they from one to the next. Backward of a group of experts reads of its input
+ * what the first group's has. */
+struct ox_unit_ends {
+    uint64_t in_bytes, out_bytes;
+};
+struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, uint32_t unit_idx);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
@@ -113,7 +120,8 @@ struct ox_stage_weights {
     float *grads[OX_MODEL_STAGE_UNITS_MAX];
 };
 
-/* The passes of an embedding, whose x is the ids, and of a block: y = unit(x); x, y: (rows, hidden), y may be x. */
+/* The passes of an embedding, whose x is the ids, of a block and of experts: y = unit(x); x, y: (rows, hidden), or as
+ * ox_unit_ends says; y may be x. */
 OX_MUST enum ox_status ox_unit_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
                                        void *y);
 /* dx: in d(loss)/dy, out d(loss)/dx; an embedding uses it up. Adds to gradients, which are laid out as the weights;

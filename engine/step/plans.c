@@ -17,21 +17,25 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t 
 }
 
 /* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding
- * takes tokens, the head gives the loss; activations between stages have one row of `hidden` per token. */
+ * takes tokens, the head gives the loss. Backward of a group of experts starts from what the block handed to the first
+ * group: a later one's input has the sum so far beside that, which backward does not read. */
 static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_t stage_idx) {
     static const enum ox_plan_stage_kind kinds[] = {[OX_UNIT_EMBED] = OX_PLAN_EMBEDDING,
-                                                    [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD};
+                                                    [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD,
+                                                    [OX_UNIT_EXPERTS] = OX_PLAN_BLOCK};
     const struct ox_model *const model = shape->model;
     const uint32_t unit_idx = model->stages[stage_idx];
     const enum ox_unit_kind kind = model->units[unit_idx].kind;
-    const uint64_t act_bytes =
-        (uint64_t)shape->rows * model->config.hidden * ox_real_bytes(shape->compute.real);
+    const uint32_t expert_first = model->units[unit_idx].expert_first;
+    const uint32_t starts_back = expert_first == 0 ? 0 : expert_first / model->config.mixture.per_unit;
+    const struct ox_unit_ends ends = ox_unit_ends(shape, unit_idx);
     struct ox_plan_stage stage = {
         .kind = kinds[kind],
-        .input_bytes = kind == OX_UNIT_EMBED ? 0 : act_bytes,
-        .output_bytes = kind == OX_UNIT_HEAD ? 0 : act_bytes,
+        .input_bytes = kind == OX_UNIT_EMBED ? 0 : ends.in_bytes,
+        .output_bytes = kind == OX_UNIT_HEAD ? 0 : ends.out_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
-        .saves_input = kind == OX_UNIT_BLOCK,
+        .saves_input = kinds[kind] == OX_PLAN_BLOCK && starts_back == 0,
+        .starts_back = starts_back,
         .reports = ox_model_stage_has(model, &model->units[unit_idx], OX_ROLE_ROUTER),
         .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),

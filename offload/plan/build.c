@@ -224,9 +224,18 @@ static void move_act(struct ox_builder *b, enum ox_move what, struct act act, en
     ox_build_count_move(b, task);
 }
 
+/* Whether the backward of a stage starts from the input of this one. */
+static bool starts_backward(const struct ox_builder *b, uint32_t stage_idx) {
+    uint32_t last = stage_idx; /* of those that would */
+    while (last + 1 < b->in->model.stage_count && ox_build_stage(b, last + 1)->starts_back == last + 1 - stage_idx) {
+        last++;
+    }
+    return b->train && last >= b->first_back && ox_build_stage(b, stage_idx)->saves_input;
+}
+
 /* Sends `x`, the input of a stage, to its home if backward will need it. */
 static void save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t x) {
-    if (!b->train || stage_idx < b->first_back || !ox_build_stage(b, stage_idx)->saves_input) {
+    if (!starts_backward(b, stage_idx)) {
         return;
     }
     const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
@@ -547,12 +556,13 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         begin_block(b, visit, keeps ? &stage->backward_kept : &stage->backward, &pass);
     }
     begin_grads(b, visit);
-    uint32_t next_x = is_block ? load_act(b, visit->stage_idx, visit->mb_first) : OX_NONE;
+    const uint32_t from = visit->stage_idx - stage->starts_back; /* the stage whose input backward starts from */
+    uint32_t next_x = is_block ? load_act(b, from, visit->mb_first) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
         const bool more = is_block && mb_idx + 1 < visit->mb_past;
         if (more && b->in->placement.prefetch_depth > 0) {
-            next_x = load_act(b, visit->stage_idx, mb_idx + 1);
+            next_x = load_act(b, from, mb_idx + 1);
         }
         begin_dx(b, visit, mb_idx);
         struct ox_task *const task = ox_build_stage_task(b, OX_TASK_BACKWARD, visit->stage_idx, mb_idx);
@@ -571,7 +581,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         fold_grads(b, visit, mb_idx);
         end_dx(b, visit, mb_idx);
         if (more && b->in->placement.prefetch_depth == 0) {
-            next_x = load_act(b, visit->stage_idx, mb_idx + 1);
+            next_x = load_act(b, from, mb_idx + 1);
         }
     }
     end_grads(b, visit);
@@ -654,7 +664,8 @@ static void check_stages(const struct ox_plan_model *model) {
         OX_ASSERT(first || stage->input_bytes == model->stages[i - 1].output_bytes);
         OX_ASSERT(stage->kind == OX_PLAN_EMBEDDING ? first : stage->input_bytes > 0);
         OX_ASSERT(stage->kind == OX_PLAN_HEAD ? last : stage->output_bytes > 0);
-        OX_ASSERT(stage->saves_input == (stage->kind == OX_PLAN_BLOCK));
+        OX_ASSERT(stage->saves_input == (stage->kind == OX_PLAN_BLOCK && stage->starts_back == 0));
+        OX_ASSERT(stage->starts_back == 0 || model->stages[i - 1].starts_back + 1 == stage->starts_back);
     }
 }
 

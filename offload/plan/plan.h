@@ -262,6 +262,8 @@ struct ox_plan_stage {
     uint64_t input_bytes, output_bytes; /* activations; 0 where the stage takes tokens or gives the loss */
     uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
     bool saves_input;    /* its backward starts from its input, which is an activation checkpoint until then */
+    uint32_t starts_back; /* a block that does not save it starts from that of the stage so many before it; those in
+                             between do too */
     bool reports;        /* in training its forward writes its part of a micro-batch's report */
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
      * for a block that keeps what its backward needs. An embedding needs no scratch. */

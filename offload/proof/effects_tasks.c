@@ -197,7 +197,7 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     const uint32_t mb_idx = e->task->mb_idx;
     if (stage->kind == OX_PLAN_BLOCK) {
         need_weights(e, stage, e->in->model.precision->cast_bytes > 0);
-        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
+        ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx - stage->starts_back, mb_idx));
         use_scratch(e, e->keeps[stage_idx] ? stage->backward_kept.scratch_bytes : stage->backward.scratch_bytes, true);
     }
     need_batch(e);

@@ -112,10 +112,15 @@ static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_pl
     return spooled ? ox_proof_grad_home_bytes(input, grad_idx) : 0;
 }
 
-/* Only blocks have activation checkpoints; blocks that keep activations keep their input with them. */
+/* Only blocks have activation checkpoints, several of them one; blocks that keep activations keep their input with
+ * them. */
 static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t stage_idx) {
     const struct ox_plan_stage *const stage = &input->model.stages[stage_idx];
-    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input && stage_idx >= ox_proof_first_back(input) &&
+    bool starts = false; /* the backward of a stage */
+    for (uint32_t i = ox_proof_first_back(input); i < input->model.stage_count; i++) {
+        starts |= i - input->model.stages[i].starts_back == stage_idx;
+    }
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input && starts &&
                          input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, stage_idx);
     return spooled ? stage->input_bytes : 0;
 }

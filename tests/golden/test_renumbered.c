@@ -53,6 +53,9 @@ enum ox_status __wrap_ox_model_build(const struct ox_model_config *config, struc
         model->stages[i] = numbers[i];
         model->units[numbers[i]] = units[i];
     }
+    for (uint32_t i = 0; i < model->block_count; i++) {
+        model->blocks[i] = numbers[model->blocks[i]];
+    }
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         model->tensors[i].unit_idx = numbers[model->tensors[i].unit_idx];
     }

@@ -87,13 +87,73 @@ static void reduce(const struct task_run *run) {
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
 static const double NORM_MAX = 1e18;
 
+/* ---- the norm: partial sums added in the order of units with all experts in their blocks' ---- */
+
+struct norm_sum {
+    const struct ox_rank *rank;
+    const double *partials;
+    double total;
+};
+
+/* Adds the partial sums of a unit's elements [begin, end), if it has some. */
+static void add_partials(struct norm_sum *sum, uint32_t unit_idx, uint64_t begin, uint64_t end) {
+    const double *const of = sum->partials + ox_norm_partials_first(sum->rank, unit_idx);
+    const bool counts = sum->rank->plan->input.model.units[unit_idx].trained;
+    for (uint64_t i = begin / OX_GROUP_ELEMS; counts && i < ox_div_up(end, OX_GROUP_ELEMS); i++) {
+        sum->total += of[i];
+    }
+}
+
+/* Where the part of a block behind its experts begins, in the unit without them. */
+static uint64_t behind_experts(const struct ox_unit *unit) {
+    uint64_t begin = unit->elem_count;
+    for (uint32_t role = OX_ROLE_SHARED_GATE_UP; role <= OX_ROLE_SHARED_GATE_BIAS; role++) {
+        begin = ox_min_u64(begin, unit->role_offset[role]);
+    }
+    return begin;
+}
+
+/* Adds those of a block's experts role by role, the groups of each in order. */
+static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count) {
+    for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
+        for (uint32_t i = 0; i < count; i++) {
+            const struct ox_unit *const unit = &sum->rank->config.model->units[unit_idxs[i]];
+            uint64_t end = unit->elem_count;
+            for (uint32_t next = OX_ROLE_EXPERT_DOWN_BIAS; next > role; next--) {
+                end = ox_min_u64(end, unit->role_offset[next]);
+            }
+            if (unit->role_offset[role] != UINT64_MAX) {
+                add_partials(sum, unit_idxs[i], unit->role_offset[role], end);
+            }
+        }
+    }
+}
+
+static double square_sum(const struct ox_rank *rank, const double *partials) {
+    const struct ox_model *const model = rank->config.model;
+    struct norm_sum sum = {.rank = rank, .partials = partials};
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+            uint32_t first = 0;
+            const uint32_t groups = ox_model_expert_units(model, i, &first);
+            const uint64_t behind = behind_experts(unit);
+            add_partials(&sum, i, 0, behind);
+            add_experts(&sum, model->stages + first, groups);
+            add_partials(&sum, i, behind, unit->elem_count);
+        } else if (unit->kind != OX_UNIT_EXPERTS) {
+            add_partials(&sum, i, 0, unit->elem_count);
+        }
+    }
+    return sum.total;
+}
+
 /* Computes the global norm over all units in order, and the clip factor as torch.nn.utils.clip_grad_norm_ does. */
 static void decide(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;
     struct ox_step_state *const step = &rank->step;
     const double *const partials = view(run, OX_USE_NORM).ptr;
     const double *const losses = view(run, OX_USE_LOSS).ptr;
-    const uint32_t unit_count = rank->plan->input.model.unit_count;
     const uint32_t left = rank->plan->input.model.loss_values, shown = left < OX_PAIR_VALUES ? left : OX_PAIR_VALUES;
     const uint64_t stride = ox_plan_report_bytes(&rank->plan->input.model) / sizeof(double);
     double loss = 0;
@@ -104,7 +164,7 @@ static void decide(const struct task_run *run) {
             step->values[k] += values[k] / (double)step->input->target_count;
         }
     }
-    const double scaled = sqrt(ox_sumsq_total(partials, ox_norm_partials_first(rank, unit_count)));
+    const double scaled = sqrt(square_sum(rank, partials));
     const double norm = isnan(scaled) ? (double)NAN : scaled * step->unscale; /* of one sign */
     double scale = 1.0;
     if (step->input->max_grad_norm > 0 && norm > 0) {

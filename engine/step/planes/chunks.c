@@ -554,6 +554,7 @@ bool ox_next_role(const struct ox_rank *rank, uint32_t unit_idx, struct ox_range
             walk->range.end = ox_min_u64(at->offset + at->count, within.end);
             walk->last = at;
         }
+        walk->place = tensor->place + (walk->range.begin - tensor->offset);
         tensor = walk->last;
         found = walk->range.begin < walk->range.end;
     }

@@ -86,7 +86,7 @@ static struct ox_plane_sums sums_of_view(const struct ox_rank *rank, uint32_t un
     while (ox_next_role(rank, unit_idx, (struct ox_range){first, first + view->count}, &walk)) {
         const uint64_t begin = walk.range.begin - first;
         const struct ox_state_planes state = ox_state_planes_skip(moments, view->state, begin);
-        ox_plane_sums_take(moments, view->hi + begin, &state, walk.range.begin, walk.range.end - walk.range.begin,
+        ox_plane_sums_take(moments, view->hi + begin, &state, walk.place, walk.range.end - walk.range.begin,
                            &sums);
     }
     return sums;
@@ -147,7 +147,7 @@ static enum ox_status compare_copy(struct ox_rank *rank, const struct ox_unit_ru
     struct ox_role_walk walk = {.last = NULL};
     uint64_t sum = 0;
     while (ox_next_role(rank, run->unit_idx, (struct ox_range){first, first + chunk.count}, &walk)) {
-        sum += ox_lo_sum(rank->config.state.moments, run->target.lo + (walk.range.begin - slice), walk.range.begin,
+        sum += ox_lo_sum(rank->config.state.moments, run->target.lo + (walk.range.begin - slice), walk.place,
                          walk.range.end - walk.range.begin);
     }
     return sum == lo_sum ? OX_OK

@@ -45,6 +45,7 @@ void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct o
 struct ox_role_walk {
     const struct ox_tensor *last; /* of what it has gone over; NULL: at the start */
     struct ox_range range;
+    uint64_t place; /* of the range's first element, as that of a tensor */
     bool decay;
     struct ox_tensor_group group;
 };

@@ -216,14 +216,20 @@ static uint16_t *hi_at(const struct chunk_run *run, uint64_t begin) {
     return run->unit->source.hi != NULL ? run->unit->source.hi + begin : run->hi + (begin - run->chunk.first);
 }
 
+/* The place of a range's first element, which names it for random roundings and in sums. */
+static uint64_t place_of(const struct ox_role_walk *walk, struct ox_range range) {
+    return walk->place + (range.begin - walk->range.begin);
+}
+
 /* Experts that no row of the step chose stay as they are, and so do their sums. */
-static void pass_idle(const struct chunk_run *run, struct ox_range range, struct ox_update_sums *sums) {
+static void pass_idle(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
+                      struct ox_update_sums *sums) {
     const uint64_t begin = range.begin - ox_slice_first(run->rank, run->unit->unit_idx);
     const struct ox_state_planes state = state_at(run, begin);
     struct ox_plane_sums *const both[] = {&sums->read, &sums->written};
     OX_ASSERT(run->unit->replaced.hi == NULL);
     for (int i = 0; i < 2; i++) {
-        ox_plane_sums_take(run->rank->config.state.moments, hi_at(run, begin), &state, range.begin,
+        ox_plane_sums_take(run->rank->config.state.moments, hi_at(run, begin), &state, place_of(walk, range),
                            range.end - range.begin, both[i]);
     }
 }
@@ -255,8 +261,8 @@ static uint64_t update_span(const struct chunk_run *run, const struct ox_role_wa
         .grad = unit->source.grad != NULL ? unit->source.grad + begin * width : run->grad + in_slot * width,
         .grad_dtype = rank->config.grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32,
         .decay = walk->decay,
-        .stream = unit->unit_idx,
-        .first = range.begin,
+        .stream = rank->config.model->units[unit->unit_idx].stream,
+        .first = place_of(walk, range),
         .count = range.end - range.begin,
         .sums = sums,
         .weights_only = unit->weights_only,
@@ -314,7 +320,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
             if (!part.idle) {
                 *nonfinite_count += update_span(run, &walk, part.range, sums_up ? &sums : NULL);
             } else if (sums_up) {
-                pass_idle(run, part.range, &sums);
+                pass_idle(run, &walk, part.range, &sums);
             }
         }
     }
@@ -519,14 +525,14 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         .grad = ox_tiers_view(tiers, plan, task, OX_USE_GRAD).ptr,
         .nonfinite = (uint64_t *)ox_tiers_view(tiers, plan, task, OX_USE_COUNTS).ptr + task->unit_idx,
         .elem_count = ox_slice_elems(rank, task->unit_idx),
-        .origin = ox_slice_first(rank, task->unit_idx),
         .format = config->state,
         .isa = config->isa,
-        .stream = task->unit_idx,
+        .stream = config->model->units[task->unit_idx].stream,
         .grad_bf16 = config->grad_bf16,
         .hyper = *order.hyper,
     };
-    const struct ox_range within = {.begin = op.origin, .end = op.origin + op.elem_count};
+    const uint64_t slice = ox_slice_first(rank, task->unit_idx);
+    const struct ox_range within = {.begin = slice, .end = slice + op.elem_count};
     struct ox_role_walk walk = {.last = NULL};
     enum ox_status status =
         OX_QUEUE(&rank->ops, lane, zero, &(struct ox_op_zero){.target = op.nonfinite, .bytes = sizeof *op.nonfinite});
@@ -535,7 +541,8 @@ enum ox_status ox_optim_issue(struct ox_rank *rank, const struct ox_plan *plan, 
         op.decay = walk.decay;
         op.hyper = hyper_at(order.hyper, &walk);
         while (status == OX_OK && ox_routing_next(rank, task->unit_idx, order.routed, &walk, &part)) {
-            op.first = part.range.begin - op.origin;
+            op.first = part.range.begin - within.begin;
+            op.origin = place_of(&walk, part.range) - op.first;
             op.count = part.range.end - part.range.begin;
             status = part.idle ? OX_OK : OX_QUEUE(&rank->ops, lane, adam, &op);
         }

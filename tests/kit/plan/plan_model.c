@@ -38,7 +38,11 @@ static uint32_t make_stages(struct plan_model *m, const struct plan_model_sizes 
             before->units[before->unit_count++].unit_idx = i;
             continue;
         }
-        m->stages[count++] = make_stage(sizes, kind, i);
+        const bool follows = sizes->chains && kind == OX_PLAN_BLOCK && before != NULL &&
+                             before->kind == OX_PLAN_BLOCK && before->starts_back < 2;
+        m->stages[count] = make_stage(sizes, kind, i);
+        m->stages[count].starts_back = follows ? before->starts_back + 1 : 0;
+        m->stages[count++].saves_input &= !follows;
         if (sizes->shares && kind == OX_PLAN_BLOCK) {
             m->stages[count++] = make_stage(sizes, kind, i);
         }

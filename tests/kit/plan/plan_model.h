@@ -25,6 +25,7 @@ struct plan_model_sizes {
     bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
     bool pairs;  /* blocks compute with two units each, where there are as many */
     bool shares; /* every block's first unit is that of a second stage, right behind it */
+    bool chains; /* of every three blocks, two start their backward from the input of the first */
     uint64_t frozen; /* bits of units that are not trained; one at least is */
 };
 

@@ -101,6 +101,8 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     uint64_t uses_counter = 93000;
     sizes.pairs = plan_sample_number(seed, &uses_counter, 4) == 0;
     sizes.shares = plan_sample_number(seed, &uses_counter, 5) == 0;
+    uint64_t chains_counter = 97000;
+    sizes.chains = plan_sample_number(seed, &chains_counter, 4) == 0;
     const uint64_t frozen = plan_sample_number(seed, &uses_counter, UINT64_C(1) << 24);
     const uint64_t how = plan_sample_number(seed, &uses_counter, 6); /* the first units, or any */
     const uint64_t first = (UINT64_C(1) << plan_sample_number(seed, &uses_counter, unit_count)) - 1;

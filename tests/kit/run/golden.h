@@ -7,7 +7,7 @@
 #include "engine/hf/safetensors.h"
 #include "tests/kit/run/harness.h"
 
-enum { GOLDEN_STEPS = 10, GOLDEN_UNITS_MAX = 8 };
+enum { GOLDEN_STEPS = 10, GOLDEN_UNITS_MAX = 24 };
 
 struct golden {
     char folder[256];

@@ -395,6 +395,7 @@ static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) 
         REQUIRE_OK(ox_hf_load_adapter(folder, path));
         return;
     }
+    REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit));
     struct ox_model *const model = ox_hf_own_model(folder);
     for (size_t i = 0; i < json_array_size(run->frozen); i++) {
         const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(run->frozen, i)));

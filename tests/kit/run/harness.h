@@ -54,6 +54,7 @@ struct harness_run {
     const json_t *frozen;         /* names of tensors that are not trained; NULL: none */
     struct ox_objective objective; /* zeros: cross-entropy */
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */
+    uint32_t experts_per_unit;    /* 0: experts are in their blocks' units */
     const char *adapter;          /* folder of an adapter, within the model's; NULL: none */
 };
 

@@ -69,7 +69,6 @@ static void test_partials(struct ox_pool *pool, enum ox_grad_dtype dtype, uint64
         CHECK(same_f64(partials[block], expected_block(dtype, begin, end)));
         total += partials[block];
     }
-    CHECK(same_f64(ox_sumsq_total(partials, block_count), total));
     for (uint64_t i = 1; i <= count; i++) {
         plain += (double)value_at(dtype, i) * value_at(dtype, i);
     }
@@ -89,7 +88,6 @@ static void test_not_finite(struct ox_pool *pool) {
             for (unsigned block = 0; block < BLOCK_MAX; block++) {
                 CHECK(isfinite(partials[block]) == (block != places[j] / OX_GROUP_ELEMS));
             }
-            CHECK(!isfinite(ox_sumsq_total(partials, BLOCK_MAX)));
         }
     }
     /* The largest fp32 squares do not overflow in double. */
