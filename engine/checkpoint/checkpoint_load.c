@@ -253,6 +253,9 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
     OX_THEN(status, ox_manifest_read(path, &manifest));
     OX_THEN(status, base != NULL ? ox_hf_open_adapter(base, path, true, &folder) : ox_hf_open(path, true, &folder));
+    if (status == OX_OK && !ox_hf_model(folder)->config.mixture.packed) { /* files do not say how experts are grouped */
+        status = ox_hf_regroup(folder, model->config.mixture.per_unit);
+    }
     OX_THEN(status, check_same_model(model, ox_hf_model(folder), path));
     OX_THEN(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;

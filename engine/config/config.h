@@ -198,6 +198,7 @@ struct ox_config {
     int64_t speculative_units;   /* -1: planned */
     enum ox_tier_choice activation_tier; /* activation checkpoints */
     char kept_blocks[24];    /* auto | count: blocks that keep their activations for backward */
+    char experts_per_unit[24]; /* auto | all | count: experts of a block that are a unit of their own */
     enum ox_tier_choice weights_tier, state_tier, grads_tier; /* homes; auto: the nearest with room */
     uint64_t device_state_units; /* 0: planned */
     bool device_state_first;

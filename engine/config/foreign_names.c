@@ -68,7 +68,8 @@ static const char plain_dpo[] = "does not exist: of --dpo there are --dpo-loss, 
 static const char no_server[] = "does not exist: nothing is served; other programs read the folder that `offload "
                                 "export` writes";
 static const char text_alone[] = "does not exist: models and rows are of text alone";
-static const char no_experts[] = "does not exist: experts are not divided among ranks; leave it out";
+static const char no_experts[] = "does not exist: experts are not divided among ranks, but into units by "
+                                 "--experts-per-unit; leave it out";
 static const char use_balance[] = "use --router-aux-loss-coef X, over the whole step";
 static const char no_dropout[] = "does not exist: nothing is dropped out; leave it out";
 static const char use_noise[] = "use --neftune-noise-alpha X";

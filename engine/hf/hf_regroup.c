@@ -12,34 +12,39 @@ static uint32_t named(const struct ox_model *model, const char *name) {
     return (uint32_t)idx;
 }
 
-/* Puts what a folder knows of each tensor in the order of another model with the same tensors. */
+/* Puts what a folder knows of each tensor in the order of another model with the same tensors; those of adapters, which
+ * come last, keep theirs. */
 static enum ox_status reorder(struct ox_hf_folder *folder, const struct ox_model *to) {
     const struct ox_model *const from = folder->model;
-    struct ox_hf_place *const places = calloc(to->tensor_count, sizeof *places);
-    if (places == NULL) {
+    const uint32_t count = folder->adapter == NULL ? to->tensor_count : to->saved_first;
+    struct ox_hf_place *const places = folder->places == NULL ? NULL : calloc(count, sizeof *places);
+    float **const means = folder->means == NULL ? NULL : calloc(to->tensor_count, sizeof *means);
+    if ((folder->places != NULL && places == NULL) || (folder->means != NULL && means == NULL)) {
+        free(places);
+        free(means);
         return ox_hf_fail_memory(folder->path);
     }
     for (uint32_t i = 0; i < to->tensor_count; i++) {
         const uint32_t old = named(from, to->tensors[i].name);
         to->tensors[i].trained = from->tensors[old].trained;
         to->tensors[i].group = from->tensors[old].group;
-        if (folder->places != NULL && i < to->saved_first + (folder->adapter == NULL ? to->tensor_count : 0)) {
+        if (places != NULL && i < count) {
             places[i] = folder->places[old];
         }
+        if (means != NULL) {
+            means[i] = folder->means[old];
+        }
     }
-    if (folder->places == NULL) {
-        free(places);
-    } else {
-        free(folder->places);
-        folder->places = places;
-    }
+    free(folder->places);
+    free(folder->means);
+    folder->places = places;
+    folder->means = means;
     return OX_OK;
 }
 
 enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit) {
     struct ox_model_config config = folder->model->config;
     struct ox_model *model = NULL;
-    OX_ASSERT(folder->means == NULL && folder->mxfp4 == NULL);
     if (config.mixture.per_unit == per_unit) {
         return OX_OK;
     }
@@ -48,7 +53,7 @@ enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit) {
     if (status != OX_OK) {
         return ox_fail_in(status, "%s", folder->path);
     }
-    OX_ASSERT(model->tensor_count == folder->model->tensor_count);
+    OX_ASSERT(model->tensor_count == folder->model->tensor_count && folder->mxfp4 == NULL);
     status = reorder(folder, model);
     if (status != OX_OK) {
         ox_model_close(&model);

@@ -72,7 +72,8 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
                   .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
         .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
                 .tokens = rows * input->config->micro_batches,
-                .recompute = 1 - (double)input->plan->input.placement.kept_units / model->block_count},
+                .recompute = 1 - (double)input->plan->input.placement.kept_units /
+                                 ox_plan_block_count(&input->plan->input.model)},
     };
     given.box.gpu_bytes = (double)budget->device_bytes;
     given.box.host_bytes = (double)budget->host_bytes;

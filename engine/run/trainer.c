@@ -146,15 +146,27 @@ static enum ox_status name_drives(struct ox_trainer *trainer) {
     return status;
 }
 
-static int32_t kept_units(const struct ox_config *config) {
+static int32_t kept_blocks(const struct ox_config *config) {
     const uint64_t count = strtoull(config->kept_blocks, NULL, 10);
     return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
+}
+
+/* The stages of the last --kept-blocks, of which those of experts apart keep nothing. */
+int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model) {
+    const int32_t blocks = kept_blocks(config);
+    int32_t count = 0, left = blocks;
+    for (uint32_t i = model->stage_count; i-- > 0 && left > 0;) {
+        const enum ox_unit_kind kind = model->units[model->stages[i]].kind;
+        count += kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS;
+        left -= kind == OX_UNIT_BLOCK;
+    }
+    return blocks < 0 ? blocks : count;
 }
 
 /* Checks options whose range depends on the model. */
 static enum ox_status check_counts(const struct ox_config *config, const struct ox_model *model) {
     const uint32_t block_count = model->block_count;
-    if (kept_units(config) > 0 && (uint32_t)kept_units(config) > block_count) {
+    if (kept_blocks(config) > 0 && (uint32_t)kept_blocks(config) > block_count) {
         return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u block%s; give 0 to %u, or auto",
                        config->kept_blocks, block_count, ox_plural(block_count), block_count);
     }
@@ -162,6 +174,10 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
         return ox_fail(OX_E_CONFIG, "--device-state-units %" PRIu64 ": the model has %u units, which are the "
                        "embedding, its blocks and the head; give 1 to %u, or 0 to leave it to the planner",
                        config->device_state_units, model->unit_count, model->unit_count);
+    }
+    if (model->unit_count + 17 >= OX_FORMATS_BYTES) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %s: makes %u units; give a larger number, so that there are at "
+                       "most %d", config->experts_per_unit, model->unit_count, OX_FORMATS_BYTES - 18);
     }
     if (config->device_state_first && config->device_state_units == 0) {
         return ox_fail(OX_E_CONFIG, "--device-state-first: says which units --device-state-units counts; give that "
@@ -255,7 +271,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                  .weights_ahead = -1,
                  .device_sums = -1,
                  .grads_alternate = -1,
-                 .kept_units = kept_units(config),
+                 .kept_units = ox_trainer_kept_stages(config, model),
                  .may_stay = strcmp(config->persist_steps, "1") != 0,
                  .persist_steps = strtoull(config->persist_steps, NULL, 10),
                  .device_units = (uint32_t)config->device_state_units,
@@ -380,6 +396,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, take_layout(trainer));
+    OX_THEN(status, ox_trainer_group_experts(trainer));
     OX_THEN(status, adapt(trainer));
     OX_THEN(status, trainer->config.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);
     if (status != OX_OK) {

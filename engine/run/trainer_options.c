@@ -155,9 +155,26 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     struct ox_recorded recorded = {0};
     if (record != NULL) {
         recorded = (struct ox_recorded){.sum_groups = record->sum_groups, .chunk_elems = record->chunk_elems};
+        snprintf(recorded.experts_per_unit, sizeof recorded.experts_per_unit, "%s", record->experts_per_unit);
     }
     free(record);
     return recorded;
+}
+
+enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
+    struct ox_config *const config = &trainer->config;
+    const struct ox_recorded recorded = ox_trainer_recorded(trainer);
+    char *const text = config->experts_per_unit;
+    if (strcmp(text, "auto") == 0 && recorded.experts_per_unit[0] != '\0') {
+        memcpy(text, recorded.experts_per_unit, sizeof recorded.experts_per_unit);
+    }
+    const bool whole = strcmp(text, "all") == 0 || strcmp(text, "auto") == 0 || trainer->input.eval_alone;
+    char *end = NULL;
+    const unsigned long count = strtoul(text, &end, 10);
+    if (!whole && (*end != '\0' || end == text || text[0] == '-' || count == 0)) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit: '%s' is neither auto nor all nor a number of experts", text);
+    }
+    return whole ? OX_OK : ox_hf_regroup(trainer->folder, (uint32_t)ox_min_u64(count, UINT32_MAX));
 }
 
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {
@@ -222,7 +239,10 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
     const char *const mark = known ? strchr(identity->formats, ':') : NULL;
     const bool same_parts = mark != NULL && strtoull(mark + 1, NULL, 16) == parts_hash(model);
     const size_t written = known ? strlen(identity->formats) : 0;
-    const size_t count = same_parts ? written : ox_min_u64(written, model->stage_count);
+    const struct ox_recorded recorded = ox_trainer_recorded(trainer);
+    const bool regrouped = recorded.experts_per_unit[0] != '\0' &&
+                           strcmp(recorded.experts_per_unit, trainer->config.experts_per_unit) != 0;
+    const size_t count = same_parts ? written : regrouped ? 0 : ox_min_u64(written, model->stage_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
         const enum ox_unit_format format = format_of_letter(identity->formats[i]);
         const bool fits = format != OX_FORMAT_FP16 || casts_masters(trainer);
@@ -374,7 +394,7 @@ void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
 
 enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
                                         enum ox_status refusal) {
-    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "freeze"};
+    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit", "freeze"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
     snprintf(text, sizeof text, "%s", ox_error_text());

@@ -339,6 +339,59 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
     return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
 }
 
+/* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise. */
+static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
+    enum ox_status status = ox_hf_regroup(trainer->folder, per_unit);
+    OX_THEN(status, ox_trainer_choose_formats(trainer));
+    const struct ox_model *const model = ox_hf_model(trainer->folder);
+    trainer->engine_config.model = model;
+    trainer->engine_config.request.kept_units = ox_trainer_kept_stages(&trainer->config, model);
+    if (status == OX_OK && model->unit_count + 17 >= OX_FORMATS_BYTES) {
+        status = ox_fail(OX_E_CONFIG, "too many units");
+    }
+    return status;
+}
+
+/* Whether groups of experts are worth comparing: those of a block take a part of memory that shows. A block that is
+ * smaller loses by more stages what it gains. */
+enum { OX_EXPERTS_SHOW_BYTES = 256 << 20 };
+static bool may_group(const struct ox_trainer *trainer) {
+    const struct ox_model *const model = ox_hf_model(trainer->folder);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < model->block_count; i++) {
+        most = ox_max_u64(most, model->units[model->blocks[i]].elem_count);
+    }
+    return strcmp(trainer->config.experts_per_unit, "auto") == 0 && !trainer->input.eval_alone &&
+           model->config.mixture.router.experts > 1 && most * OX_HI_BYTES >= OX_EXPERTS_SHOW_BYTES;
+}
+
+/* For --experts-per-unit auto: compares groups by the simulator, from all experts in their block's unit on, halving
+ * them as long as that gains 1 % or nothing fits. If nothing fits, the refusal is that of the first. */
+static enum ox_status choose_experts(struct ox_trainer *trainer) {
+    const uint32_t experts = ox_hf_model(trainer->folder)->config.mixture.router.experts;
+    const enum ox_sharding given = trainer->engine_config.sharding;
+    uint32_t best = 0;
+    double best_seconds = INFINITY, seconds = 0;
+    for (uint32_t per_unit = 0, last = 0; last != 1; last = per_unit, per_unit = (last == 0 ? experts : last) / 2) {
+        enum ox_status status = regroup(trainer, per_unit);
+        if (status == OX_E_CONFIG) {
+            break; /* cannot be cut so */
+        }
+        OX_THEN(status, try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given, &seconds));
+        ox_engine_plan_close(&trainer->plan);
+        if (status != OX_OK && status != OX_E_CONFIG) {
+            return status;
+        }
+        if (status == OX_OK && seconds >= 0.99 * best_seconds) {
+            break;
+        }
+        best = status == OX_OK ? per_unit : best;
+        best_seconds = status == OX_OK ? seconds : best_seconds;
+    }
+    trainer->engine_config.sharding = given;
+    return regroup(trainer, best);
+}
+
 /* For --ranks auto: halves the number of ranks as long as a step takes as long, within 2 %, because devices that gain
  * nothing are better left to others. A number that does not fit is passed over. */
 static enum ox_status choose_count(struct ox_trainer *trainer) {
@@ -378,6 +431,17 @@ static void count_elsewhere(struct ox_trainer *trainer) {
     }
 }
 
+/* Recorded, because a store keeps its units. */
+static void record_experts(struct ox_trainer *trainer) {
+    const struct ox_mixture *const mixture = &trainer->engine_config.model->config.mixture;
+    char *const text = trainer->config.experts_per_unit;
+    if (mixture->per_unit > 0) {
+        snprintf(text, sizeof trainer->config.experts_per_unit, "%" PRIu32, mixture->per_unit);
+    } else if (mixture->router.experts > 0) {
+        snprintf(text, sizeof trainer->config.experts_per_unit, "all");
+    }
+}
+
 enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool any_count = strcmp(trainer->config.ranks, "auto") == 0 && trainer->team == NULL;
@@ -385,7 +449,8 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
         count_elsewhere(trainer);
     }
     const bool is_auto = any_count && engine->ranks > 1;
-    enum ox_status status = is_auto ? choose_count(trainer) : OX_OK;
+    enum ox_status status = may_group(trainer) ? choose_experts(trainer) : OX_OK;
+    OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
@@ -394,6 +459,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     OX_THEN(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
         trainer->config.chunk_elems = trainer->plan->whole.chunk_elems;
+        record_experts(trainer);
     }
     return status;
 }

@@ -1,0 +1,153 @@
+/* --experts-per-unit as a user meets it: the same run however experts are grouped, at other homes, with other ranks,
+ * killed or not; a store keeps its groups, a checkpoint goes on with others; what cannot be is refused. */
+#include "engine/hf/safetensors.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char config[] =
+    "{\"model_type\":\"qwen3_moe\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":40,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
+    "\"num_experts\":6,\"num_experts_per_tok\":2,\"moe_intermediate_size\":32,\"tie_word_embeddings\":false}";
+static const char common[] = "--max-seq-length 16 --compute-threads 1 --optimizer-threads 1 "
+                             "--host-mem 64MiB --eval-fraction 0 --learning-rate 1e-3 --gradient-accumulation-steps 2 "
+                             "--sum-groups 2 --moments bf16";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *text_path, *model;
+
+enum { STEPS = 6 };
+
+static void train(const char *output, const char *more) {
+    sys_args_train(&args, model, text_path, output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--max-steps=%u", STEPS);
+    sys_args_add(&args, strstr(more, "--resume") == NULL ? "--from-scratch" : "");
+    sys_args_add(&args, more);
+}
+
+/* Compares a file of two checkpoints tensor by tensor: their order follows units. */
+static bool same_tensors(const char *a, const char *b, const char *name) {
+    struct ox_st_file *files[2];
+    REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/%s", a, STEPS, name), &files[0]));
+    REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/%s", b, STEPS, name), &files[1]));
+    bool same = ox_st_count(files[0]) == ox_st_count(files[1]);
+    for (uint32_t i = 0; same && i < ox_st_count(files[0]); i++) {
+        const struct ox_st_entry *const left = ox_st_entry(files[0], i), *right = NULL;
+        for (uint32_t j = 0; j < ox_st_count(files[1]); j++) {
+            right = strcmp(ox_st_entry(files[1], j)->name, left->name) == 0 ? ox_st_entry(files[1], j) : right;
+        }
+        same = right != NULL && right->count == left->count;
+        float *const values = same ? malloc(2 * left->count * sizeof *values) : NULL;
+        if (same) {
+            REQUIRE_OK(ox_st_read_f32(files[0], left, 0, left->count, values));
+            REQUIRE_OK(ox_st_read_f32(files[1], right, 0, left->count, values + left->count));
+            same = memcmp(values, values + left->count, left->count * sizeof *values) == 0;
+        }
+        if (!same) {
+            printf("%s differs in %s and %s\n", left->name, a, b);
+        }
+        free(values);
+    }
+    ox_st_close(&files[0]);
+    ox_st_close(&files[1]);
+    return same;
+}
+
+static bool same_runs(const char *a, const char *b) {
+    char *const left = sys_curve(test_path(a), "step"), *const right = sys_curve(test_path(b), "step");
+    const bool same = sys_same_text("step", left, right) && same_tensors(a, b, "model.safetensors") &&
+                      same_tensors(a, b, "optimizer.safetensors");
+    free(left);
+    free(right);
+    return same;
+}
+
+static void test_same_bits(void) {
+    static const char *const ways[] = {
+        "--experts-per-unit 2", "--experts-per-unit 4 --ranks 2",
+        "--experts-per-unit 1 --device-mem 32MiB --activation-tier host --optimizer-overlap off",
+        "--experts-per-unit 3 --weights-tier nvme --state-tier nvme --grads-tier nvme --activation-tier nvme",
+        "--experts-per-unit 5 --state-tier nvme --optimizer-overlap speculative --tiles 2",
+        "--experts-per-unit 6 --ranks 2 --sharding full_shard --kept-blocks 1"};
+    train("all", "--experts-per-unit all");
+    sys_run_well(&args, &process);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        train("way", "--overwrite-output-dir");
+        sys_args_add(&args, ways[i]);
+        sys_args_drive(&args, "drive", "64MiB");
+        sys_run_well(&args, &process);
+        CHECK(same_runs("all", "way"));
+    }
+}
+
+/* A run that is killed after its first steps, and one that goes on from a checkpoint with other groups. */
+static void test_resumes(void) {
+    static const char of_drives[] = "--weights-tier nvme --state-tier nvme --save-steps 3";
+    train("killed", "--experts-per-unit 2");
+    sys_args_add(&args, of_drives);
+    sys_args_drive(&args, "killed-drive", "64MiB");
+    sys_args_leash(&args);
+    sys_start(&args, &process);
+    CHECK(sys_await(&process, "step 4/"));
+    kill(process.pid, SIGKILL);
+    sys_wait(&process);
+    train("killed", "--experts-per-unit 4 --resume-from-checkpoint latest");
+    sys_args_add(&args, of_drives);
+    sys_args_drive(&args, "killed-drive", "64MiB");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "--experts-per-unit 2, now 4"));
+    train("killed", "--resume-from-checkpoint latest"); /* which has the groups of the store */
+    sys_args_add(&args, of_drives);
+    sys_args_drive(&args, "killed-drive", "64MiB");
+    sys_run_well(&args, &process);
+    CHECK(same_runs("all", "killed"));
+    train("killed", "--experts-per-unit 4 --resume-from-checkpoint latest");
+    sys_args_add(&args, of_drives);
+    sys_args_drive(&args, "killed-drive", "64MiB");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "go on from a checkpoint"));
+    train("killed", "--experts-per-unit all --resume-from-checkpoint");
+    sys_args_add(&args, test_path("killed/checkpoint-3"));
+    sys_args_add(&args, of_drives);
+    sys_args_drive(&args, "killed-drive", "64MiB");
+    sys_run_well(&args, &process);
+    CHECK(same_runs("all", "killed"));
+}
+
+static void test_refusals(void) {
+    static const char *const cases[][2] = {
+        {"--experts-per-unit 7", "a layer has 6 experts"},
+        {"--experts-per-unit few", "'few' is neither auto nor all nor a number"},
+        {"--experts-per-unit 0", "'0' is neither"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train("refused", cases[i][0]);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status != 0 && sys_said(&process, cases[i][1]));
+    }
+    sys_args_train(&args, sys_write_model("llama"), text_path, "refused");
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--from-scratch --max-steps 1 --experts-per-unit 2");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "has no mixture of experts; leave it out"));
+    sys_args_train(&args, "tests/golden/mixtral_packed", text_path, "refused");
+    sys_args_add(&args, "--max-seq-length 16 --max-steps 1 --experts-per-unit 2");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "one tensor of all experts"));
+}
+
+int main(void) {
+    text_path = sys_write_text(20000);
+    model = files_write_text("experts.json", config);
+    test_same_bits();
+    test_resumes();
+    test_refusals();
+    return test_end();
+}
