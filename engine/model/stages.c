@@ -20,7 +20,7 @@ const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const 
     return tensor < past ? tensor : NULL;
 }
 
-/* Experts begin and end with whole OX_GROUP_ELEMS, also where they are elsewhere: what comes behind them is of the expert
+/* Experts begin and end with whole OX_GROUP_ELEMS, also where they are elsewhere: behind them comes the expert
  * of all tokens. */
 uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before) {
     const bool of_expert = role >= OX_ROLE_EXPERT_GATE_UP && role <= OX_ROLE_EXPERT_DOWN_BIAS;
