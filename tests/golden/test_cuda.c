@@ -13,12 +13,12 @@
 /* Calls at the end of a step: each lane asks whether its stream is empty, when it is. */
 enum { STALLS_MAX = 3 };
 
-/* Tolerances with activations in bfloat16 too, which the reference keeps in float32. Largest errors of all cases on the
- * emulated runtime: 1.7e-3, 7.0e-2, 3.7e-2, 1.2e-3. */
-static const struct golden_limits bf16_limits = {5e-3, 2e-1, 1e-1, 4e-3};
+/* Tolerances with activations in bfloat16 too, which the reference keeps in float32. Largest errors on the emulated
+ * runtime: 7.1e-3 (deepseek_v3, where transformers in bfloat16 has 1.7e-2), 7.2e-2, 8.3e-2, 3.3e-3. */
+static const struct golden_limits bf16_limits = {1e-2, 2e-1, 1e-1, 4e-3};
 
 /* Activations are halves too. */
-static const struct golden_limits fp16_limits = {2e-3, 4e-2, 2e-2, 2e-3};
+static const struct golden_limits fp16_limits = {2e-3, 4e-2, 2e-2, 3e-3};
 
 /* Compares the first steps of a run with the reference in float32. */
 static void check_steps(const struct golden *golden, const struct harness_run *run, size_t steps) {

@@ -34,7 +34,14 @@ const char *sys_write_model(const char *family) {
         "{\"architectures\": [\"GPT2LMHeadModel\"], \"model_type\": \"gpt2\", \"vocab_size\": 256, \"n_embd\": 48,"
         " \"n_layer\": 3, \"n_head\": 4, \"n_positions\": 64, \"n_inner\": 96, \"layer_norm_epsilon\": 1e-5,"
         " \"activation_function\": \"gelu_new\", \"tie_word_embeddings\": true}\n";
-    const char *const text = strcmp(family, "gpt2") == 0 ? gpt2 : llama;
+    static const char deepseek[] = /* two layers of three have a mixture, whose choice has a bias */
+        "{\"architectures\": [\"DeepseekV3ForCausalLM\"], \"model_type\": \"deepseek_v3\", \"vocab_size\": 256,"
+        " \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 4, \"max_position_embeddings\": 64, \"q_lora_rank\": 12, \"kv_lora_rank\": 16,"
+        " \"qk_rope_head_dim\": 4, \"qk_nope_head_dim\": 8, \"v_head_dim\": 8, \"n_routed_experts\": 16,"
+        " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, \"n_shared_experts\": 1, \"n_group\": 4,"
+        " \"topk_group\": 2, \"first_k_dense_replace\": 1, \"tie_word_embeddings\": false}\n";
+    const char *const text = strcmp(family, "gpt2") == 0 ? gpt2 : strcmp(family, "deepseek") == 0 ? deepseek : llama;
     const char *const path = test_pathf("%s.json", family);
     files_write_text(path, text);
     return path;
