@@ -309,6 +309,9 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give latest or the folder of a checkpoint, or leave it out",
                        where);
     }
+    if (value[0] == '\0' && strcmp(option->name, "freeze") == 0 && a->config->freeze[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "%s has no value, so nothing is frozen; name tensors, or leave it out", where);
+    }
     if (value[0] == '=' && value != flag->value && option->type != OX_OPT_PROSE) {
         return ox_fail(OX_E_CONFIG, "%s: '%s' has a blank before its '='; write %s=VALUE or %s VALUE", where, value,
                        where, where);
