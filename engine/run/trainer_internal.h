@@ -371,8 +371,8 @@ bool ox_trainer_record_formats(struct ox_trainer *trainer);
 /* Writes to `folder` the folder of the run whose checkpoint that is, also where it is behind a link in the run. */
 void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]);
 /* Sets trainer->began_with to the --model with which the run began whose checkpoint or store `origin` is, and warns if
- * another one is given now: the weights are the run's. */
-void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin);
+ * another one is given now: the weights are the run's. OX_E_CONFIG: adapters would be scaled otherwise. */
+OX_MUST enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin);
 /* Writes config.resolved.yaml: without options that delete or that say how this process started, its paths absolute.
  * Its model is the one that the run began with. */
 OX_MUST enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer);

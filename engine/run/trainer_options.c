@@ -376,8 +376,20 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
     return text;
 }
 
-void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
+/* What adapters add is multiplied by a number that follows from these two: another one would be another model. */
+static enum ox_status check_scale(const struct ox_config *now, const struct ox_config *before, const char *origin) {
+    if (now->lora_r == 0 || before->lora_r == 0 ||
+        (now->lora_alpha == before->lora_alpha && now->use_rslora == before->use_rslora)) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "%.300s: its adapters were trained with --lora-alpha %g %s; give these again, because "
+                   "others multiply what has been learned", origin, before->lora_alpha,
+                   before->use_rslora ? "--use-rslora" : "and no --use-rslora");
+}
+
+enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
     struct ox_config *const configs = malloc(2 * sizeof *configs);
+    enum ox_status status = OX_OK;
     if (configs != NULL && load_record(trainer, origin, &configs[0]) == OX_OK) {
         configs[1] = trainer->config;
         make_paths_absolute(&configs[1]); /* as in the record */
@@ -388,8 +400,10 @@ void ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
                    "folder it takes config.json and tokenizer alone; to begin with its weights, give another --output",
                    trainer->config.model, before);
         }
+        status = check_scale(&configs[1], &configs[0], origin);
     }
     free(configs);
+    return status;
 }
 
 enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,

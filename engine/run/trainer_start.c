@@ -366,7 +366,7 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
                "config.resolved.yaml keeps its other defaults, which have changed too", origin);
     }
     set_steps_left(trainer);
-    ox_trainer_look_at_model(trainer, origin);
+    OX_TRY(ox_trainer_look_at_model(trainer, origin));
     char differences[OX_OPTIONS_LINE_BYTES];
     if (found->numerics_hash != expected.numerics_hash) {
         ox_trainer_options_text(trainer, origin, false, differences);

@@ -116,6 +116,17 @@ static void test_resumes(void) {
             sys_wait(&process);
         }
         CHECK(sys_same_runs("whole", "parts", STEPS));
+        begin(test_path("base"), "parts", "--resume latest --lora-r 3 --lora-alpha 12");
+        sys_args_add(&args, "--lora-target-modules all-linear");
+        if (has_drive) {
+            sys_args_add(&args, on_drive);
+            sys_args_drive(&args, "parts-drive", "32MiB");
+        }
+        sys_run(&args, &process);
+        if (process.outcome.exit_status != 2) {
+            sys_complain(&process, "adapters with another scale");
+        }
+        CHECK(strstr(process.outcome.err, "its adapters were trained with --lora-alpha 6 and no --use-rslora") != NULL);
         remove_run("parts");
     }
 }
