@@ -83,7 +83,7 @@ isa_of    = $(if $(filter %_avx512,$(1)),avx512,$(if $(filter %_avx2,$(1)),avx2,
 isa_flags = $(ISA_FLAGS_$(call isa_of,$(1)))
 
 # counted=1 compiles what `make coverage` looks at as it is written, with counters of branches.
-COUNTED := nvme/% offload/proof/% engine/model/schedule_check.c engine/checkpoint/% engine/step/% engine/run/%
+COUNTED := nvme/% offload/proof/% engine/model/schedule_check engine/checkpoint/% engine/step/% engine/run/%
 count_flags = $(if $(counted),$(if $(filter $(COUNTED),$(1)),-O0 --coverage))
 ifneq ($(counted),)
 LDFLAGS += --coverage -Wl,--wrap=_exit

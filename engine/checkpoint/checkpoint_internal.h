@@ -110,8 +110,9 @@ struct ox_manifest {
     const struct ox_readback *read_back; /* for ox_manifest_collect; may be NULL */
 };
 
-/* Callbacks that compare the content of a file, read back from the drive, with what was written. `begin` sets *known if
- * the content can be compared; then `bytes` gets all bytes in order, and `end` returns the verdict. */
+/* Callbacks, on the thread that collects the files, that compare the content of a file, read back from the drive, with
+ * what was written. `begin` sets *known if the content can be compared; then `bytes` gets all bytes in order, and `end`
+ * returns the verdict. */
 struct ox_readback {
     enum ox_status (*begin)(void *context, const char *path, bool *known);
     void (*bytes)(void *context, const unsigned char *data, size_t bytes);

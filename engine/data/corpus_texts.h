@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* What gets the texts. */
+/* What gets the texts; called on the thread that reads them, the caller's. */
 struct ox_text_taker {
     /* A text, or with `continues` a piece of one that follows a cut; valid during the call. */
     enum ox_status (*take)(void *context, const char *text, size_t bytes, bool continues);

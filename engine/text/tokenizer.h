@@ -77,8 +77,8 @@ enum ox_cuts ox_tokenizer_cuts(const struct ox_tokenizer *tokenizer);
 OX_MUST enum ox_status ox_encode_continued(struct ox_encoder *encoder, const char *text, size_t bytes,
                                            bool parse_special, struct ox_ids *out);
 
-/* Calls `take` with the pieces of a text, in which no added token is looked for, in order; `continues` as in
- * ox_encode_continued. A failure of `take` ends it. */
+/* Calls `take`, on the caller's thread, with the pieces of a text, in which no added token is looked for, in order;
+ * `continues` as in ox_encode_continued. A failure of `take` ends it. */
 OX_MUST enum ox_status ox_encode_pieces(struct ox_encoder *encoder, const char *text, size_t bytes, bool continues,
                                         enum ox_status (*take)(void *context, const char *piece, size_t bytes),
                                         void *context);

@@ -36,7 +36,7 @@ struct ox_bpe_training {
     uint64_t min_frequency; /* occurrences that a pair needs to be merged */
     enum ox_bpe_words words;
     const struct ox_bpe_specials *specials; /* outlives the trainer */
-    /* Called after every some merges; NULL: not. */
+    /* Called on the caller's thread after every some merges; NULL: not. */
     void (*progress)(void *context, uint64_t merges, uint64_t merges_max);
     void *context;
 };
