@@ -1,8 +1,9 @@
 /* Derives dependencies and offsets from the uses of tasks.
  *
  * A read waits for the last write of its buffer; a write waits for the last write and for every read since. A
- * buffer takes the lowest gap whose former owners are all past their last use in list order; its first
- * task then waits for those last uses, lane by lane, so that the space is free when it runs. */
+ * buffer takes the lowest gap whose former owners are all past their last use in list order, or, where that leaves gaps
+ * of more than 3 % in an arena, its place by size; its first task then waits for those last uses, lane by lane, so that
+ * the space is free when it runs. */
 #include "offload/plan/internal.h"
 
 #include "base/assert.h"
@@ -68,6 +69,7 @@ static void derive_lives(struct ox_plan *plan) {
 struct space {
     struct ox_segment *segments; /* shared by the arenas */
     uint32_t tail, first_run;
+    uint64_t packed_end; /* what is packed lies behind the resident part, which for all others goes up to its end */
     uint64_t resident, end;
     uint64_t live, live_most; /* bytes of buffers in use */
 };
@@ -75,6 +77,7 @@ struct space {
 struct spaces {
     struct ox_plan_full *full;
     bool measuring; /* only offsets and peaks are needed, no dependencies */
+    uint32_t task_idx; /* where the pass over the list is */
     struct space space[OX_TIER_NVME];
     uint32_t segment_count, recycled; /* for all arenas together; recycled: first of a list linked by `next` */
     const struct ox_placement *placement;
@@ -218,8 +221,25 @@ static void place(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
     }
 }
 
+/* Takes a buffer's space where it is packed. Its first task waits for all uses of those that had a part of it. */
+static void place_packed(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) {
+    struct ox_plan *const plan = &s->full->plan;
+    struct ox_buf *const buf = &plan->bufs[buf_idx];
+    const struct space *const space = &s->space[buf->tier];
+    const uint64_t *const packed = s->full->scratch.packed;
+    buf->offset = space->resident - space->packed_end + packed[buf_idx];
+    for (uint32_t i = 0; i < plan->buf_count && !s->measuring; i++) {
+        const struct ox_buf *const other = &plan->bufs[i];
+        if (packed[i] != UINT64_MAX && other->tier == buf->tier && other->first_task_idx < task_idx &&
+            packed[i] < packed[buf_idx] + buf->bytes && packed[buf_idx] < packed[i] + other->bytes) {
+            inherit(s->full, task_idx, i);
+        }
+    }
+}
+
 static void give_back(struct spaces *s, uint32_t buf_idx) {
     const struct ox_buf *const buf = &s->full->plan.bufs[buf_idx];
+    s->full->scratch.freed[buf_idx] = s->task_idx;
     release(&s->space[buf->tier], s->full->scratch.segment_of[buf_idx]);
     s->space[buf->tier].live -= buf->bytes;
     s->full->scratch.segment_of[buf_idx] = OX_NONE;
@@ -262,11 +282,16 @@ static void place_all(struct spaces *s) {
     uint32_t *const segment_of = s->full->scratch.segment_of;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
+        s->task_idx = i;
         for (int j = 0; j < task->use_count; j++) {
             const uint32_t buf_idx = task->uses[j].buf_idx;
             const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (!buf->resident && buf->tier != OX_TIER_NVME && buf->first_task_idx == i &&
-                segment_of[buf_idx] == OX_NONE) {
+            if (buf->resident || buf->tier == OX_TIER_NVME || buf->first_task_idx != i) {
+                continue;
+            }
+            if (s->full->scratch.packed[buf_idx] != UINT64_MAX) {
+                place_packed(s, buf_idx, i);
+            } else if (segment_of[buf_idx] == OX_NONE) {
                 place(s, buf_idx, i);
             }
         }
@@ -280,31 +305,92 @@ static void place_all(struct spaces *s) {
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring) {
-    struct ox_plan *const plan = &full->plan;
-    derive_lives(plan);
-    if (!measuring) {
-        derive_deps(full);
-    }
-    struct spaces s = {.full = full, .measuring = measuring, .recycled = OX_NONE, .placement = placement};
+/* Begins a pass over the list: the arenas are empty behind their resident parts and what is packed. */
+static void begin_pass(struct spaces *s, const uint64_t packed_end[OX_TIER_NVME]) {
+    struct ox_plan *const plan = &s->full->plan;
+    s->segment_count = 0;
+    s->recycled = OX_NONE;
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
-            s.left_last[tier][kind] = OX_NONE;
+            s->left_last[tier][kind] = OX_NONE;
         }
-        s.space[tier] = (struct space){.segments = full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE};
-        plan->fullest_task[tier] = 0;
+        s->space[tier] =
+            (struct space){.segments = s->full->scratch.segments, .tail = OX_NONE, .first_run = OX_NONE,
+                           .packed_end = packed_end[tier], .resident = packed_end[tier]};
     }
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         struct ox_buf *const buf = &plan->bufs[i];
-        full->scratch.segment_of[i] = OX_NONE;
+        s->full->scratch.segment_of[i] = OX_NONE;
         if (buf->resident && buf->tier != OX_TIER_NVME) {
-            buf->offset = s.space[buf->tier].resident;
-            s.space[buf->tier].resident += buf->bytes;
+            buf->offset = s->space[buf->tier].resident - packed_end[buf->tier];
+            s->space[buf->tier].resident += buf->bytes;
         }
     }
-    place_all(&s);
+}
+
+/* What a pass has led to. */
+struct passed {
+    uint64_t resident, end, live_most; /* end: of all that is not resident */
+};
+
+static void end_pass(const struct spaces *s, const uint64_t packed_end[OX_TIER_NVME],
+                     struct passed out[OX_TIER_NVME]) {
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
-        plan->resident_bytes[tier] = s.space[tier].resident;
-        plan->peak_bytes[tier] = s.space[tier].resident + s.space[tier].end;
+        out[tier] = (struct passed){.resident = s->space[tier].resident - packed_end[tier],
+                                    .end = packed_end[tier] + s->space[tier].end,
+                                    .live_most = s->space[tier].live_most};
+    }
+}
+
+static void unpack(struct ox_plan_full *full, int tier) {
+    for (uint32_t i = 0; i < full->plan.buf_count; i++) {
+        if (tier == OX_TIER_NVME || full->plan.bufs[i].tier == tier) {
+            full->scratch.packed[i] = UINT64_MAX;
+        }
+    }
+}
+
+/* Offsets by time, and where these leave gaps of more than 3 % of what lives at a time those by size, if they need
+ * less. */
+static void place_best(struct spaces *s, bool measuring, uint64_t packed_end[OX_TIER_NVME],
+                       struct passed out[OX_TIER_NVME]) {
+    unpack(s->full, OX_TIER_NVME);
+    memset(s->full->scratch.freed, 0xff, s->full->plan.buf_count * sizeof *s->full->scratch.freed);
+    begin_pass(s, packed_end);
+    place_all(s);
+    end_pass(s, packed_end, out);
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        const uint64_t enough = out[tier].live_most + (out[tier].resident + out[tier].live_most) / 33;
+        const uint64_t end =
+            out[tier].end > enough ? ox_plan_pack(s->full, (enum ox_tier)tier, enough, measuring) : 0;
+        if (end > 0 && end < out[tier].end) {
+            packed_end[tier] = out[tier].end = end;
+        } else {
+            unpack(s->full, tier);
+        }
+    }
+}
+
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring) {
+    struct ox_plan *const plan = &full->plan;
+    struct spaces s = {.full = full, .measuring = true, .placement = placement};
+    uint64_t packed_end[OX_TIER_NVME] = {0};
+    struct passed passed[OX_TIER_NVME];
+    memset(plan->fullest_task, 0, sizeof plan->fullest_task);
+    derive_lives(plan);
+    place_best(&s, measuring, packed_end, passed);
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        plan->resident_bytes[tier] = passed[tier].resident;
+        plan->peak_bytes[tier] = passed[tier].resident + passed[tier].end;
+        plan->live_bytes[tier] = passed[tier].resident + passed[tier].live_most;
+    }
+    if (!measuring) { /* once more, with dependencies */
+        uint32_t fullest[OX_TIER_COUNT];
+        memcpy(fullest, plan->fullest_task, sizeof fullest);
+        s.measuring = false;
+        derive_deps(full);
+        begin_pass(&s, packed_end);
+        place_all(&s);
+        memcpy(plan->fullest_task, fullest, sizeof fullest);
     }
 }

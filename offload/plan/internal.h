@@ -26,11 +26,21 @@ struct ox_segment {
     uint32_t run_prev, run_next;
 };
 
+/* A buffer that gets its offset by size (offload/plan/pack.c). It has its space through tasks `first` to `freed`. */
+struct ox_pack_item {
+    uint64_t bytes, begin;
+    uint32_t first, freed, buf_idx;
+    uint32_t size_class;
+};
+
 /* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
+    uint32_t *freed;      /* per buffer: the last task through which it keeps its space */
+    uint64_t *packed;     /* per buffer: its offset behind the resident part, or UINT64_MAX: it gets space by time */
+    struct ox_pack_item *items; /* buf_cap */
     uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
     uint32_t *grad_live;  /* per gradient: its accumulator              */
@@ -56,6 +66,10 @@ struct ox_plan_full {
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
  * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */
 void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring);
+
+/* Gives the buffers of a tier offsets by size, in scratch.packed; returns where they end, 0 if there are too many. It
+ * tries other orders as long as that is more than `enough`; not while `measuring`, which then finds at most more. */
+uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, bool measuring);
 
 #ifdef __cplusplus
 }

@@ -409,6 +409,9 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     scratch->tracks = place(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = place(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     scratch->segment_of = place(memory, plan->buf_cap, sizeof(uint32_t));
+    scratch->freed = place(memory, plan->buf_cap, sizeof(uint32_t));
+    scratch->packed = place(memory, plan->buf_cap, sizeof(uint64_t));
+    scratch->items = place(memory, plan->buf_cap, sizeof *scratch->items);
     scratch->grad_spool = place(memory, grads, sizeof(uint32_t));
     scratch->grad_live = place(memory, grads, sizeof(uint32_t));
     scratch->grad_speculative = place(memory, grads, sizeof(uint32_t));

@@ -522,6 +522,8 @@ struct ox_plan {
     uint32_t task_count, task_cap, buf_count, buf_cap;
     uint32_t micro_batches, unit_count, grad_count, stage_count;
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
+    uint64_t live_bytes[OX_TIER_NVME];      /* of peak_bytes what buffers have at most at a time, among them those that
+                                               keep their space until the next of their kind has left */
     uint64_t resident_bytes[OX_TIER_COUNT]; /* part of peak_bytes held between steps, at the front of the arena */
     uint64_t stored_weight_bytes; /* part of resident_bytes[NVME] that is hi; the rest is state. All generations */
     uint32_t fullest_task[OX_TIER_COUNT];   /* the task at which the buffers of an arena sum up to most */
@@ -656,10 +658,11 @@ void ox_plans_close(struct ox_plans *plans);
 
 /* ---- for people (offload/plan/print.c) ------------------------------------------------------- */
 
-/* Bytes per tier by owner at the tier's fullest moment. `unused` is alignment and gaps; on drives it is the store's own
- * tables. */
+/* Bytes per tier by owner at the tier's fullest moment. `turns` is the space that buffers keep until the next of their
+ * kind has left; `unused` is alignment and gaps, on drives the store's own tables. */
 struct ox_ledger {
     uint64_t bytes[OX_TIER_COUNT][OX_BUF_KIND_COUNT];
+    uint64_t turns[OX_TIER_COUNT];
     uint64_t unused[OX_TIER_COUNT];
 };
 void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out);

@@ -24,7 +24,8 @@ void ox_plan_ledger(const struct ox_plan *plan, struct ox_ledger *out) {
                 sum += buf->bytes;
             }
         }
-        out->unused[tier] = plan->peak_bytes[tier] - sum;
+        out->turns[tier] = plan->live_bytes[tier] - sum;
+        out->unused[tier] = plan->peak_bytes[tier] - plan->live_bytes[tier];
     }
     const uint64_t generations = plan->resident_bytes[OX_TIER_NVME];
     out->bytes[OX_TIER_NVME][OX_BUF_WEIGHTS] = plan->stored_weight_bytes;
@@ -60,6 +61,9 @@ static void print_ledger(FILE *out, const struct ox_plan *plan, const struct ox_
         if (row[0] + row[1] + row[2] > 0) {
             print_row(out, ox_buf_name((enum ox_buf_kind)kind), row, unified);
         }
+    }
+    if (ledger.turns[OX_TIER_DEVICE] + ledger.turns[OX_TIER_HOST] > 0) {
+        print_row(out, "taking turns", ledger.turns, unified);
     }
     print_row(out, "gaps", ledger.unused, unified);
     print_row(out, "total", plan->peak_bytes, unified);
@@ -269,6 +273,9 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     }
     fprintf(out, "%s%s", placement->device_sums ? "; square sums made on the device" : "",
             placement->grads_alternate ? "; two places for gradients that leave the device" : "");
+    if (input->budget.nvme_bytes > 0 && ox_plan_generations(&input->budget) == 3) {
+        fprintf(out, "; three generations on drives, so that such steps may stay uncommitted");
+    }
     print_kept(out, input);
     print_part(out, &input->model);
     print_rank(out, input);

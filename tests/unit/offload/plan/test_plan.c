@@ -398,9 +398,34 @@ static void take_advice(struct plan_sample *s) {
     ox_plans_close(&plans);
 }
 
+static uint64_t wide; /* arenas with larger gaps */
+
+/* An arena is at most 3 % larger than the buffers that have space at a time; returns how many were compared. What
+ * loading needs behind the resident part may make it larger. */
+static uint64_t check_gaps(const struct ox_plan *plan) {
+    uint64_t count = 0;
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        uint64_t end = 0;
+        for (uint32_t i = 0; i < plan->buf_count; i++) {
+            const struct ox_buf *const buf = &plan->bufs[i];
+            const bool there = buf->tier == tier && (buf->resident || buf->first_task_idx != OX_NONE);
+            end = there ? ox_max_u64(end, buf->offset + buf->bytes) : end;
+        }
+        CHECK(end >= plan->live_bytes[tier] && end <= plan->peak_bytes[tier]);
+        wide += end > plan->live_bytes[tier] + plan->live_bytes[tier] / 33 + 4096;
+        count += end > 0;
+    }
+    return count;
+}
+
+static void check_wide(uint64_t arenas) {
+    printf("%llu of %llu arenas have gaps of more than 3 %%\n", (unsigned long long)wide, (unsigned long long)arenas);
+    CHECK(arenas > 400 && 20 * wide < arenas);
+}
+
 static void test_random_plans(uint64_t count) {
     uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0, one_generation = 0, parts = 0;
-    uint64_t device_plans = 0; /* with an update on the device, among those changed */
+    uint64_t device_plans = 0, arenas = 0; /* with an update on the device, among those changed */
     struct plan_faults tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct plan_sample s;
@@ -412,6 +437,7 @@ static void test_random_plans(uint64_t count) {
             CHECK(plans.train->peak_bytes[OX_TIER_HOST] <= s.in.budget.host_bytes);
             CHECK(plans.train->peak_bytes[OX_TIER_DEVICE] <= s.in.budget.device_bytes);
             check_state_bytes(&s, plans.train);
+            arenas += check_gaps(plans.train) + check_gaps(plans.eval);
             check_outside(&s, plans.train);
             check_outside(&s, plans.eval);
             parts += plans.train->loss_buf == OX_NONE || s.model.stages[0].input_bytes > 0;
@@ -459,6 +485,7 @@ static void test_random_plans(uint64_t count) {
     CHECK(tally.found == tally.made && tally.made > 5000 && device_plans >= 5);
     CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
     CHECK(one_generation > 20 && parts > 80);
+    check_wide(arenas);
     printf("%llu plans of parts of a model; faults in what others give and get:", (unsigned long long)parts);
     for (int fault = 0; fault < OUTSIDE_FAULTS; fault++) {
         printf(" %llu", (unsigned long long)outside_made[fault]);
