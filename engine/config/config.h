@@ -113,7 +113,7 @@ struct ox_config {
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
     uint32_t processes; /* not an option: how many a launcher has started; 0: 1 */
-    uint64_t store_generations; /* 2; 1: half the space, but a crash goes back to the last checkpoint; 3 */
+    uint64_t store_generations; /* 1: a crash goes back to the last checkpoint; 2; 3; 0: 2 or 3 */
     char persist_steps[24];     /* auto | count: steps between writes of a state in memory to the drives */
     uint64_t drive_endurance_bytes; /* bytes written that each drive is rated for; 0: unknown */
     bool accept_wear;

@@ -289,11 +289,11 @@ static const struct ox_option options[] = {
     {.name = "nvme", .placeholder = "PATH[:SIZE]", .type = OX_OPT_NVME, .offset = offsetof(struct ox_config, nvme),
      .group = group_memory, .default_text = "", .commands = OX_CMD_DOCTOR | OX_CMD_BENCH,
      .help = "folder on a drive, and how much of it may be used; may be repeated"},
-    {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 1,
-     .max = 3, .group = group_memory, .default_text = "2", .commands = RUN,
-     .help = "copies of the state on drives; 2: a crash goes back to the last commit; 1: half the space, but a crash "
-             "goes back to the last checkpoint; 3: updates in backward of state on drives also in steps that "
-             "--persist-steps leaves uncommitted"},
+    {.name = "store-generations", .type = OX_OPT_U64, .offset = offsetof(struct ox_config, store_generations), .min = 0,
+     .max = 3, .group = group_memory, .default_text = "0", .commands = RUN,
+     .help = "copies of the state on drives; 2: a crash goes back to the last commit; 1: to the last checkpoint; 3: "
+             "updates in backward of state on drives also in steps that --persist-steps leaves uncommitted; 0: 2, or 3 "
+             "where it is faster"},
     {.name = "persist-steps", .placeholder = "auto|N", .type = OX_OPT_TEXT,
      .offset = offsetof(struct ox_config, persist_steps), .text_bytes = sizeof none->persist_steps,
      .group = group_memory, .default_text = "auto", .commands = RUN,

@@ -92,6 +92,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
 static enum ox_status ask(const struct ox_predict_input *input, const struct ox_prediction *now,
                           enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
+    v.config.request.rough = true;
     v.config.machine = &v.machine;
     const bool falls_back = kind < OX_ADVICE_TOKENS; /* on the current plan, which still fits with more memory */
     if (!vary(&v, kind)) {

@@ -352,7 +352,7 @@ int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_m
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
  * record. */
 struct ox_recorded {
-    uint64_t sum_groups, chunk_elems;
+    uint64_t sum_groups, chunk_elems, store_generations;
     char experts_per_unit[24]; /* "": not known */
 };
 struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);

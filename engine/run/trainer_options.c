@@ -154,7 +154,8 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     struct ox_config *const record = load_resumed(trainer);
     struct ox_recorded recorded = {0};
     if (record != NULL) {
-        recorded = (struct ox_recorded){.sum_groups = record->sum_groups, .chunk_elems = record->chunk_elems};
+        recorded = (struct ox_recorded){.sum_groups = record->sum_groups, .chunk_elems = record->chunk_elems,
+                                        .store_generations = record->nvme_count > 0 ? record->store_generations : 0};
         snprintf(recorded.experts_per_unit, sizeof recorded.experts_per_unit, "%s", record->experts_per_unit);
     }
     free(record);

@@ -269,6 +269,11 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     engine->sharding = sharding_of(config->sharding);
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
     engine->chunk_elems = config->chunk_elems > 0 ? config->chunk_elems : recorded.chunk_elems;
+    if (config->store_generations == 0 && !trainer->input.eval_alone) {
+        config->store_generations = recorded.store_generations; /* a store keeps them */
+        engine->budget.generations = (uint32_t)recorded.store_generations;
+    }
+    engine->request.may_keep_three = config->store_generations == 0;
     /* A resumed run keeps its groups, and with them its bits, if they are enough. */
     const bool library = config->reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->sum_groups == 0 && !trainer->input.eval_alone && !library) {
@@ -324,6 +329,7 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
     /* SHARED is one process's, and NCCL takes nothing from host memory. */
     const bool shares = trainer->team == NULL && trainer->engine_config.comm != OX_RANK_COMM_NCCL;
     const unsigned count = sizeof choices / sizeof *choices - !shares;
+    trainer->engine_config.request.rough = true;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = try_sharding(trainer, choices[i], &seconds);
         ox_engine_plan_close(&trainer->plan);
@@ -336,6 +342,7 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
         }
     }
     trainer->engine_config.sharding = best;
+    trainer->engine_config.request.rough = false;
     return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
 }
 
@@ -460,6 +467,8 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
         trainer->config.chunk_elems = trainer->plan->whole.chunk_elems;
         record_experts(trainer);
+        trainer->config.store_generations = ox_plan_generations(&trainer->plan->input.budget);
+        engine->budget.generations = (uint32_t)trainer->config.store_generations;
     }
     return status;
 }

@@ -430,10 +430,11 @@ static void reduce(const struct ox_engine_plan *plan, enum ox_tier tier, uint64_
  * slots for its sums and lack memory: then the choice is made again, as if there were less by that. */
 enum { CHOICES_MAX = 16 };
 static enum ox_status choose_for_all(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
-    const struct ox_plan_budget budget = plan->input.budget;
+    struct ox_plan_budget budget = plan->input.budget;
     enum ox_status status = OX_OK;
     for (int i = 0; i < CHOICES_MAX; i++) {
         status = choose(config, plan);
+        budget.generations = plan->input.budget.generations;
         OX_THEN(status, open_others(plan, &budget));
         const uint64_t host = lacking(plan, OX_TIER_HOST, budget.host_bytes);
         const uint64_t device = budget.unified ? 0 : lacking(plan, OX_TIER_DEVICE, budget.device_bytes);

@@ -164,6 +164,9 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
 
 static enum ox_status refuse(struct ox_search *s) {
     s->in->placement = s->nearest;
+    if (s->request->may_keep_three) {
+        s->in->budget.generations = 2;
+    }
     s->with_eval = true;
     ox_search_farthest_homes(s, ox_search_requested_device_units(s), s->request->device_first);
     ox_search_build(s);
@@ -255,6 +258,9 @@ static enum ox_status choose(struct ox_search *s) {
         return refuse(s);
     }
     s->in->placement = s->best.made.placement;
+    if (s->best.made.generations > 0) {
+        s->in->budget.generations = s->best.made.generations;
+    }
     s->with_eval = true;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         s->table->shards[i].homes = s->best_homes[i];

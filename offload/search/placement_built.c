@@ -69,7 +69,8 @@ static uint64_t key_of(const struct ox_search *s, enum ox_plan_kind kind) {
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         homes[i] = s->table->shards[i].homes;
     }
-    const uint64_t key = ox_hash64(&s->in->placement, sizeof s->in->placement, kind);
+    const uint64_t seed = (uint64_t)kind << 8 | s->in->budget.generations;
+    const uint64_t key = ox_hash64(&s->in->placement, sizeof s->in->placement, seed);
     return ox_hash64(homes, s->table->unit_count * sizeof *homes, key);
 }
 

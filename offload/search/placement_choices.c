@@ -19,6 +19,7 @@ bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *
            x->kept_units == y->kept_units && a->order == b->order &&
            a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
            a->device_units == b->device_units && a->device_first == b->device_first &&
+           a->generations == b->generations &&
            memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
@@ -42,6 +43,7 @@ uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
                             candidate->credit,
                             candidate->device_units,
                             candidate->device_first,
+                            candidate->generations,
                             candidate->away[OX_HOME_WEIGHTS],
                             candidate->away[OX_HOME_GRAD],
                             candidate->away[OX_HOME_STATE]};
@@ -89,6 +91,9 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
     }
     if (candidate.device_units == 0 || candidate.device_units >= s->table->unit_count) {
         candidate.device_first = false;
+    }
+    if (speculative_units == 0 && candidate.generations == 3) { /* no update needs a third slot */
+        candidate.generations = 2;
     }
     return candidate;
 }
@@ -358,6 +363,14 @@ static void choose_grads_alternate(const struct ox_search *s, struct ox_candidat
     }
 }
 
+/* A third generation lets steps stay uncommitted whose updates in backward may be taken back to the drives. */
+static void choose_generations(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
+    from.generations = from.generations == 3 ? 2 : 3;
+    if (s->request->may_keep_three && s->in->budget.nvme_bytes > 0 && from.placement.speculative_units > 0) {
+        add(out, &from);
+    }
+}
+
 static void choose_credit(const struct ox_search *s, struct ox_candidate from, struct ox_choices *out) {
     (void)s;
     from.credit = !from.credit;
@@ -382,6 +395,7 @@ ox_choice_fn *const ox_choice_fns[OX_CHOICE_COUNT] = {
     [OX_CHOICE_AWAY] = choose_away,
     [OX_CHOICE_DEVICE_SUMS] = choose_device_sums,
     [OX_CHOICE_GRADS_ALTERNATE] = choose_grads_alternate,
+    [OX_CHOICE_GENERATIONS] = choose_generations,
     [OX_CHOICE_DEVICE_UNITS] = choose_device_units,
     [OX_CHOICE_DEVICE_FIRST] = choose_device_first,
 };

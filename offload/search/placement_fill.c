@@ -271,7 +271,7 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
 /* Whether the drives hold the store. Answers are remembered by spooled sizes, which most candidates share, because
  * dividing a large store over the drives takes long. */
 static bool drives_hold(struct ox_search *s) {
-    const uint64_t hash = ox_search_spool_key(s);
+    const uint64_t hash = ox_search_spool_key(s) ^ ox_plan_generations(&s->in->budget);
     for (uint32_t i = 0; i < s->drives_answer_count; i++) {
         if (s->drives_answers[i].hash == hash) {
             return s->drives_answers[i].fits;
@@ -345,6 +345,9 @@ static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
 
 static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
+    if (candidate->generations > 0) {
+        s->in->budget.generations = candidate->generations;
+    }
     ox_search_farthest_homes(s, candidate->device_units, candidate->device_first);
     ox_search_build(s);
 }

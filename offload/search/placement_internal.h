@@ -26,6 +26,7 @@ struct ox_candidate {
     uint32_t away[OX_HOME_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
     uint32_t device_units; /* last units whose weights, gradients and state live on the device */
     bool device_first;     /* these are the first units instead */
+    uint8_t generations;   /* of the state on drives; 0: as the budget has them */
 };
 
 /* Planes by letter: w weights, g gradients, s state. A plane that is not named stays in its farthest home. The first
@@ -131,7 +132,7 @@ enum ox_choice {
     OX_CHOICE_OVERLAP, OX_CHOICE_ORDER, OX_CHOICE_RANKING, OX_CHOICE_DEVICE_WEIGHTS, OX_CHOICE_CREDIT, OX_CHOICE_KEPT,
     OX_CHOICE_SPECULATIVE, OX_CHOICE_SPREAD, OX_CHOICE_AHEAD, OX_CHOICE_DEPTH, OX_CHOICE_SLOTS, OX_CHOICE_SLOTS_FINE,
     OX_CHOICE_TILES, OX_CHOICE_ACT_TIER, OX_CHOICE_AWAY, OX_CHOICE_DEVICE_SUMS, OX_CHOICE_GRADS_ALTERNATE,
-    OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST, OX_CHOICE_COUNT
+    OX_CHOICE_GENERATIONS, OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST, OX_CHOICE_COUNT
 };
 enum { OX_CHOICES_MAX = 128 };
 struct ox_choices {

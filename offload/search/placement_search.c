@@ -129,7 +129,7 @@ static struct ox_tried try(struct ox_search *s, const struct ox_candidate *asked
  * alive at a time, compete with units on the device. */
 static const enum ox_choice pairs[][2] = {
     {OX_CHOICE_ORDER, OX_CHOICE_OVERLAP}, {OX_CHOICE_DEPTH, OX_CHOICE_SLOTS}, {OX_CHOICE_OVERLAP, OX_CHOICE_SLOTS},
-    {OX_CHOICE_OVERLAP, OX_CHOICE_SPREAD},
+    {OX_CHOICE_OVERLAP, OX_CHOICE_SPREAD}, {OX_CHOICE_OVERLAP, OX_CHOICE_GENERATIONS},
     {OX_CHOICE_TILES, OX_CHOICE_KEPT}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_KEPT},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_TILES}, {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_ACT_TIER},
     {OX_CHOICE_DEVICE_UNITS, OX_CHOICE_DEVICE_FIRST}};
@@ -292,6 +292,7 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
         .device_weights = true,
         .device_units = ox_search_requested_device_units(s),
         .device_first = s->request->device_first,
+        .generations = s->request->may_keep_three ? 2 : 0,
         .placement = {.tiles = tiles, .prefetch_depth = request >= 0 ? (uint32_t)request : rung->depth,
                       .act_tier = act_tier, .stream_slots = rung->slots, .overlap = rung->overlap,
                       .grads_alternate = rung->depth > 0,
@@ -623,6 +624,9 @@ void ox_search_run(struct ox_search *s) {
     climb_best(s);
     climb_tiers(s, of_tiers);
     climb_best(s);
+    if (s->request->rough) {
+        return;
+    }
     /* Before choices are forced, after which the best of most groups are alike. */
     const uint32_t count = best_of_each(s, starts);
     force_tiers(s, of_tiers);

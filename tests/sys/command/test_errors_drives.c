@@ -91,6 +91,9 @@ static void test_persist(const char *drive) {
     CHECK(strstr(out, "persist: the state lives in memory and is written to the drives every 7 steps") != NULL);
     begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run --speculative-units 2");
     sys_run_well(&args, &process);
+    CHECK(strstr(out, "three generations on drives") != NULL);
+    begin_on(drive, "--max-steps 100 --persist-steps 7 --dry-run --speculative-units 2 --store-generations 2");
+    sys_run_well(&args, &process);
     CHECK(strstr(out, "; of the last 2 of ") != NULL);
     CHECK(strstr(out, "--persist-steps 7 has no effect: updates in backward, without which no plan fits or for which "
                       "an option asks, need a third slot on the drives") != NULL);

@@ -117,7 +117,8 @@ static void test_more(const char *slow, const char *drive) {
     CHECK(strstr(process.outcome.out, "  lower bound ") != NULL);
 }
 
-/* What one thing more is said to bring is what the plan with it predicts. */
+/* What one thing more is said to bring is what the plan with it predicts, or up to 2 % less: the search for advice ends
+ * early. */
 static void test_advice_is_a_plan(void) {
     static const char model[] = "tools/dev/scale/7b.json";
     double seconds[2] = {0};
@@ -138,7 +139,8 @@ static void test_advice_is_a_plan(void) {
         seconds[i] = i == 0 ? number(more, "seconds") : number(json, "predicted_mean_seconds");
         json_decref(json);
     }
-    CHECK(seconds[0] > 0 && seconds[0] == seconds[1]);
+    printf("advised %.4g s, planned %.4g s\n", seconds[0], seconds[1]);
+    CHECK(seconds[1] > 0 && seconds[0] > 0.995 * seconds[1] && seconds[0] < 1.02 * seconds[1]);
 }
 
 /* With --persist-steps N, every Nth step also takes the time of writing the state. */
