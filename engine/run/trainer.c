@@ -366,21 +366,6 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     return status;
 }
 
-/* A config.json alone does not say which layout the files of a mixture have: a resumed run keeps that of its
- * checkpoint. */
-static enum ox_status take_layout(struct ox_trainer *trainer) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
-    const bool is_mixture = ox_hf_model(trainer->folder)->config.mixture.router.experts != 0;
-    char path[OX_PATH_BYTES] = "";
-    bool found = resume[0] != '\0' && is_mixture && !ox_hf_has_weight_files(trainer->config.model);
-    if (found && strcmp(resume, "latest") == 0) {
-        found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK && path[0] != '\0';
-    } else if (found) {
-        snprintf(path, sizeof path, "%s", resume);
-    }
-    return found ? ox_hf_take_layout(trainer->folder, path) : OX_OK;
-}
-
 enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     char path[OX_CONFIG_TEXT_BYTES] = "";
     const char *const model = trainer->config.model;
@@ -395,7 +380,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     weights |= adapted && !trainer->config.from_scratch && ox_hf_has_weight_files(path);
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
-    OX_THEN(status, take_layout(trainer));
+    OX_THEN(status, ox_trainer_take_layout(trainer));
     OX_THEN(status, ox_trainer_group_experts(trainer));
     OX_THEN(status, adapt(trainer));
     OX_THEN(status, trainer->config.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);

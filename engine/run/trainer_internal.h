@@ -366,6 +366,9 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
  * resumed as run.json has it of the run that it goes on from, where that is known and the unit is still frozen; else
  * they have masters. The second writes that to the trainer's identity; returns whether it differs. */
 OX_MUST enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer);
+/* A config.json alone does not say which layout the files of a mixture have: a resumed run keeps that of its
+ * checkpoint. */
+OX_MUST enum ox_status ox_trainer_take_layout(struct ox_trainer *trainer);
 bool ox_trainer_record_formats(struct ox_trainer *trainer);
 
 /* Writes to `folder` the folder of the run whose checkpoint that is, also where it is behind a link in the run. */

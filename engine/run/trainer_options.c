@@ -444,3 +444,16 @@ void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
         }
     }
 }
+
+enum ox_status ox_trainer_take_layout(struct ox_trainer *trainer) {
+    const char *const resume = trainer->config.resume_from_checkpoint;
+    const bool is_mixture = ox_hf_model(trainer->folder)->config.mixture.router.experts != 0;
+    char path[OX_PATH_BYTES] = "";
+    bool found = resume[0] != '\0' && is_mixture && !ox_hf_has_weight_files(trainer->config.model);
+    if (found && strcmp(resume, "latest") == 0) {
+        found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK && path[0] != '\0';
+    } else if (found) {
+        snprintf(path, sizeof path, "%s", resume);
+    }
+    return found ? ox_hf_take_layout(trainer->folder, path) : OX_OK;
+}
