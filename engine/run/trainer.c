@@ -151,18 +151,6 @@ static int32_t kept_blocks(const struct ox_config *config) {
     return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
 }
 
-/* The stages of the last --kept-blocks, of which those of experts apart keep nothing. */
-int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model) {
-    const int32_t blocks = kept_blocks(config);
-    int32_t count = 0, left = blocks;
-    for (uint32_t i = model->stage_count; i-- > 0 && left > 0;) {
-        const enum ox_unit_kind kind = model->units[model->stages[i]].kind;
-        count += kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS;
-        left -= kind == OX_UNIT_BLOCK;
-    }
-    return blocks < 0 ? blocks : count;
-}
-
 /* Checks options whose range depends on the model. */
 static enum ox_status check_counts(const struct ox_config *config, const struct ox_model *model) {
     const uint32_t block_count = model->block_count;

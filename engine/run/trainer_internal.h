@@ -344,9 +344,6 @@ OX_MUST enum ox_status ox_trainer_check_later(struct ox_trainer *trainer);
  * that have less than --nvme gives. */
 OX_MUST enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer);
 
-/* The planner's kept units for --kept-blocks; below 0: planned (trainer.c). */
-int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model);
-
 /* ---- trainer_options.c ---- */
 
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
@@ -359,6 +356,8 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* Groups the experts of the model that was opened as --experts-per-unit says, or as the run that is resumed has them;
  * a new run's plan chooses. */
 OX_MUST enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer);
+/* The planner's kept units for --kept-blocks; below 0: planned. */
+int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model);
 /* The ranks of that run, which had so many processes. */
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
 

@@ -178,6 +178,19 @@ enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
     return whole ? OX_OK : ox_hf_regroup(trainer->folder, (uint32_t)ox_min_u64(count, UINT32_MAX));
 }
 
+/* The stages of the last --kept-blocks, of which those of experts apart keep nothing. */
+int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model) {
+    const bool is_auto = strcmp(config->kept_blocks, "auto") == 0;
+    const uint64_t blocks = is_auto ? 0 : strtoull(config->kept_blocks, NULL, 10);
+    int32_t count = 0, left = (int32_t)ox_min_u64(blocks, INT32_MAX);
+    for (uint32_t i = model->stage_count; i-- > 0 && left > 0;) {
+        const enum ox_unit_kind kind = model->units[model->stages[i]].kind;
+        count += kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS;
+        left -= kind == OX_UNIT_BLOCK;
+    }
+    return is_auto ? -1 : count;
+}
+
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {
     struct ox_config *const record = load_resumed(trainer);
     const uint32_t ranks = record != NULL ? (uint32_t)strtoul(record->ranks, NULL, 10) : processes;
