@@ -124,11 +124,12 @@ static void part(struct ox_model *model, struct ox_unit *unit) {
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         frozen += goes(unit, tensor) ? tensor->count : 0;
     }
+    const bool any_goes = frozen > 0; /* of the unit itself: its experts may be in others */
     uint64_t elems = unit->elem_count;
     if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
         add_experts_of(model, unit, &elems, &frozen);
     }
-    if (!unit->trained || !is_whole || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
+    if (!unit->trained || !is_whole || !any_goes || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
         return;
     }
     struct ox_unit *const beside = &model->units[model->unit_count++];

@@ -26,30 +26,17 @@ static uint64_t elems_of(const struct ox_model_config *config, enum ox_role role
                                                  : 0;
 }
 
-/* How many experts have their second matrix in the unit. */
-static uint32_t experts_in(const struct ox_model *model, const struct ox_unit *unit) {
-    uint64_t elems = 0;
-    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
-        elems += tensor->role == OX_ROLE_EXPERT_DOWN ? tensor->count : 0;
-    }
-    return elems == 0 ? 0 : (uint32_t)(elems / elems_of(&model->config, OX_ROLE_EXPERT_DOWN));
-}
-
 /* Mixtures and their experts in the order of forward, which is that of the reports. */
 static void find_experts(const struct ox_model *model, struct ox_routing *routing) {
-    uint32_t first = 0;
     memset(routing->mixture_of, 0xff, model->unit_count * sizeof *routing->mixture_of);
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const uint32_t unit_idx = model->stages[i];
         const struct ox_unit *const unit = &model->units[unit_idx];
         const bool routes = ox_model_stage_has(model, unit, OX_ROLE_ROUTER);
-        const uint32_t count = experts_in(model, unit);
-        first = routes ? 0 : first;
         routing->mixtures += routes;
-        if (routes || count > 0) {
+        if (routes || unit->kind == OX_UNIT_EXPERTS) { /* whatever matrices of theirs are beside it, frozen */
             routing->mixture_of[unit_idx] = routing->mixtures - 1;
-            routing->expert_first[unit_idx] = first;
-            first += count;
+            routing->expert_first[unit_idx] = unit->expert_first;
         }
     }
 }

@@ -87,6 +87,26 @@ static void test_same_bits(void) {
     }
 }
 
+/* Frozen matrices of experts leave units of their groups; blocks that lose nothing else stay whole. Few tokens leave
+ * experts idle. */
+static void test_frozen(void) {
+    static const char *const frozen[] = {"--freeze=*.experts.*", "--idle-experts=skip --freeze=*.experts.*.down_proj*",
+                                         "--idle-experts=skip --freeze=*.experts.1.*,*.experts.*.up_proj*,"
+                                         "*.experts.*.gate_proj*,*.self_attn.*"};
+    for (size_t i = 0; i < 2 * (sizeof frozen / sizeof *frozen); i++) {
+        sys_args_train(&args, model, text_path, i % 2 == 0 ? "whole" : "apart");
+        sys_args_add(&args, "--from-scratch --overwrite-output-dir --max-seq-length 3 --per-device-train-batch-size 1 "
+                            "--gradient-accumulation-steps 1 --compute-threads 1 --optimizer-threads 1 "
+                            "--host-mem 64MiB --eval-fraction 0 --learning-rate 1e-2");
+        sys_args_word(&args, "--max-steps=%u", STEPS);
+        sys_args_add(&args, i % 2 == 0 ? "--experts-per-unit all" : i == 1 ? "--experts-per-unit 4"
+                                                                           : "--experts-per-unit 2");
+        sys_args_add(&args, frozen[i / 2]);
+        sys_run_well(&args, &process);
+        CHECK(i % 2 == 0 || same_runs("whole", "apart"));
+    }
+}
+
 /* A run that is killed after its first steps, and one that goes on from a checkpoint with other groups. */
 static void test_resumes(void) {
     static const char of_drives[] = "--weights-tier nvme --state-tier nvme --save-steps 3";
@@ -147,6 +167,7 @@ int main(void) {
     text_path = sys_write_text(20000);
     model = files_write_text("experts.json", config);
     test_same_bits();
+    test_frozen();
     test_resumes();
     test_refusals();
     return test_end();
