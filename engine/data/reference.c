@@ -73,7 +73,7 @@ static enum ox_status take(struct ox_reference *reference, const char *path, con
     memcpy(&sum, bytes + count - sizeof sum, sizeof sum);
     const size_t fronts = sizeof head + (size_t)head.part_count * sizeof(struct part_head);
     if (memcmp(head.magic, magic, sizeof magic) != 0 || sum != ox_hash64(bytes, count - sizeof sum, 0) ||
-        head.part_count > OX_REFERENCE_PARTS_MAX || fronts > count) {
+        head.part_count > OX_REFERENCE_PARTS_MAX || fronts > count - sizeof sum) {
         return fail_damaged(path);
     }
     if (head.version != VERSION) {

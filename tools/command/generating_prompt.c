@@ -22,7 +22,8 @@ enum ox_status ox_generating_check(struct ox_generating *g) {
     const bool converses = config->chat && config->prompt[0] == '\0' && config->prompt_file[0] == '\0';
     if (converses && (config->num_return_sequences > 1 || strcmp(config->format, "json") == 0)) {
         return ox_fail(OX_E_CONFIG, "--%s is for one prompt; give it by --prompt or --prompt-file, which --chat "
-                       "answers, or remove it", config->num_return_sequences > 1 ? "num-return-sequences" : "format json");
+                       "answers, or remove it",
+                       config->num_return_sequences > 1 ? "num-return-sequences" : "format json");
     }
     if (config->num_return_sequences > 1 && config->temperature == 0) {
         return ox_fail(OX_E_CONFIG, "--num-return-sequences: with --temperature 0 all samples are the same; give a "

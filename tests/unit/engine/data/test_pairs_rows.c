@@ -1,6 +1,7 @@
 /* Rows of preferences: both answers of a pair stay neighbours in every order, epoch and mixture, and are left out
  * together; a border never divides them. And the file of what the reference says of them. */
 #include "base/file.h"
+#include "base/hash/hash.h"
 #include "base/prng/prng.h"
 #include "engine/data/reference.h"
 #include "engine/data/token_cache.h"
@@ -176,6 +177,28 @@ static void check_file(void) {
     free(text);
 }
 
+/* A file with a right sum whose list of parts reaches into that sum, so that nothing is left for their values. */
+static void check_short_file(void) {
+    struct ox_reference other = reference_of(1, 7, 12), none = {.run_id = {1, 2}, .weights = 7, .part_count = 2};
+    size_t bytes = 0;
+    bool found = false;
+    uint64_t sum = 1;
+    REQUIRE_OK(ox_reference_open(&none));
+    REQUIRE_OK(ox_reference_save(&none, test_path("reference.bin")));
+    ox_reference_close(&none);
+    char *const text = files_read("reference.bin", &bytes);
+    char *const rows = text + bytes - 2 * sizeof sum, *const end = rows + sizeof sum - 1; /* of the last part */
+    for (uint64_t print = 0; (sum & 0xff) != 0; print++) { /* so that the number of its rows stays 0 */
+        memcpy(rows - sizeof print, &print, sizeof print);
+        sum = ox_hash64(text, (size_t)(end - text), 0);
+    }
+    memcpy(end, &sum, sizeof sum);
+    files_write("reference.bin", text, bytes - 1);
+    CHECK(ox_reference_load(&other, test_path("reference.bin"), &found) == OX_E_CORRUPT);
+    ox_reference_close(&other);
+    free(text);
+}
+
 int main(void) {
     write_pairs(0, "first");
     write_pairs(1, "second");
@@ -187,6 +210,7 @@ int main(void) {
     check_rows(OX_WINDOWS_SEQUENTIAL, OX_OVERLONG_DROP, 2.25, SOURCES);
     check_split();
     check_file();
+    check_short_file();
     for (int i = 0; i < SOURCES; i++) {
         ox_data_close(&data[i]);
     }
