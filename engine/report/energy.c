@@ -13,7 +13,7 @@ enum { ZONES_MAX = 16, GPUS_MAX = 64 };
 
 /* A counter, in parts of a joule, that begins anew at `range` (0: never). */
 struct counter {
-    char path[OX_PATH_BYTES];
+    char path[OX_PATH_BYTES], name[64];
     uint64_t last, range;
     double parts; /* counted so far */
 };
@@ -38,24 +38,29 @@ static bool read_number(const char *folder, const char *name, uint64_t *value) {
     return read && end != text;
 }
 
-/* Whether a zone is a package: others are parts of one, or hold several. */
-static bool is_package(const char *folder) {
-    char path[OX_PATH_BYTES], name[64] = "";
-    FILE *const file = ox_path_join(folder, "name", path) == OX_OK ? fopen(path, "re") : NULL;
-    const bool read = file != NULL && fgets(name, sizeof name, file) != NULL;
+/* Whether a zone is a package that is not counted yet: others are parts of one, or hold several, and one package may be
+ * there by its registers and by its memory (intel-rapl-mmio). */
+static bool is_new_package(const struct ox_energy *energy, struct counter *zone) {
+    char path[OX_PATH_BYTES];
+    FILE *const file = ox_path_join(zone->path, "name", path) == OX_OK ? fopen(path, "re") : NULL;
+    bool is_new = file != NULL && fgets(zone->name, sizeof zone->name, file) != NULL &&
+                  strncmp(zone->name, "package-", 8) == 0;
     if (file != NULL) {
         fclose(file);
     }
-    return read && strncmp(name, "package-", 8) == 0;
+    for (uint32_t i = 0; i < energy->zone_count && is_new; i++) {
+        is_new = strcmp(energy->zones[i].name, zone->name) != 0;
+    }
+    return is_new;
 }
 
 static void add_zones(struct ox_energy *energy, const char *powercap) {
     DIR *const folder = opendir(powercap);
-    for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    for (const struct dirent *entry; folder != NULL && energy->zone_count < ZONES_MAX &&
+         (entry = readdir(folder)) != NULL;) {
         struct counter *const zone = &energy->zones[energy->zone_count];
-        if (energy->zone_count < ZONES_MAX && entry->d_name[0] != '.' &&
-            ox_path_join(powercap, entry->d_name, zone->path) == OX_OK && is_package(zone->path) &&
-            read_number(zone->path, "energy_uj", &zone->last) &&
+        if (entry->d_name[0] != '.' && ox_path_join(powercap, entry->d_name, zone->path) == OX_OK &&
+            is_new_package(energy, zone) && read_number(zone->path, "energy_uj", &zone->last) &&
             read_number(zone->path, "max_energy_range_uj", &zone->range)) {
             energy->zone_count++;
         }
