@@ -173,19 +173,39 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
     return OX_OK;
 }
 
+static bool are_same(const struct ox_tensor *a, const struct ox_tensor *b) {
+    return strcmp(a->name, b->name) == 0 && a->rank == b->rank && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+}
+
+/* The first tensor of `a` that `b` lacks or has in another shape; NULL: there is none. */
+static const char *lacks(const struct ox_model *a, const struct ox_model *b) {
+    for (uint32_t i = 0; i < a->tensor_count; i++) {
+        uint32_t k = 0;
+        while (k < b->tensor_count && !are_same(&a->tensors[i], &b->tensors[k])) {
+            k++;
+        }
+        if (k == b->tensor_count) {
+            return a->tensors[i].name;
+        }
+    }
+    return NULL;
+}
+
 static enum ox_status check_same_model(const struct ox_model *ours, const struct ox_model *other,
                                        const char *where) {
     bool same =
         strcmp(ours->config.family, other->config.family) == 0 && ours->tensor_count == other->tensor_count;
     for (uint32_t i = 0; same && i < ours->tensor_count; i++) {
-        const struct ox_tensor *const a = &ours->tensors[i], *const b = &other->tensors[i];
-        same = strcmp(a->name, b->name) == 0 && a->rank == b->rank &&
-               memcmp(a->shape, b->shape, sizeof a->shape) == 0;
+        same = are_same(&ours->tensors[i], &other->tensors[i]);
     }
-    return same ? OX_OK
-                : ox_fail(OX_E_CONFIG,
-                          "%s: has another model than the one in training; give a folder of the same model",
-                          where);
+    if (same) {
+        return OX_OK;
+    }
+    const char *const ours_alone = lacks(ours, other), *const theirs = lacks(other, ours);
+    const char *const name = ours_alone != NULL ? ours_alone : theirs;
+    return ox_fail(OX_E_CONFIG, "%s: has another model than the one in training%s%s%s; give a folder of the same model",
+                   where, name == NULL ? "" : ": not both have, in the same shape, \"", name == NULL ? "" : name,
+                   name == NULL ? "" : "\"");
 }
 
 /* Warns of what happens to a state when it is converted from one format to another. */

@@ -390,11 +390,18 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
     return text;
 }
 
-/* What adapters add is multiplied by a number that follows from these two: another one would be another model. */
+/* Adapters keep their rank, and what they add is multiplied by a number that follows from it and from these two:
+ * another one would be another model. */
 static enum ox_status check_scale(const struct ox_config *now, const struct ox_config *before, const char *origin) {
     if (now->lora_r == 0 || before->lora_r == 0 ||
-        (now->lora_alpha == before->lora_alpha && now->use_rslora == before->use_rslora)) {
+        (now->lora_r == before->lora_r && now->lora_alpha == before->lora_alpha &&
+         now->use_rslora == before->use_rslora)) {
         return OX_OK;
+    }
+    if (now->lora_r != before->lora_r) {
+        return ox_fail(OX_E_CONFIG, "%.300s: its adapters have the rank %" PRIu64 ", and --lora-r is %" PRIu64 "; give "
+                       "theirs, or begin a new run, with what `offload merge` makes of them as --model", origin,
+                       before->lora_r, now->lora_r);
     }
     return ox_fail(OX_E_CONFIG, "%.300s: its adapters were trained with --lora-alpha %g %s; give these again, because "
                    "others multiply what has been learned", origin, before->lora_alpha,

@@ -216,6 +216,12 @@ static void test_changed_base(void) {
     sys_args_add(&args, on_drive);
     sys_args_drive(&args, "whole-drive", "32MiB");
     refuse("is a checkpoint of adapters; give the run's --lora-r or --adapter again");
+    begin(test_path("base"), "whole", "--lora-r 4 --lora-alpha 6 --lora-target-modules all-linear");
+    sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
+    refuse("its adapters have the rank 3, and --lora-r is 4; give theirs");
+    begin(test_path("base"), "whole", "--lora-r 3 --lora-alpha 6 --lora-target-modules q_proj");
+    sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
+    refuse("not both have, in the same shape, \"model.layers.0.self_attn.k_proj.lora_A.weight\"");
     snprintf(source, sizeof source, "%s", test_path("first/checkpoint-2"));
     export_model(source, test_path("older"), "bf16");
     snprintf(file, sizeof file, "%s", test_path("older/model.safetensors"));
