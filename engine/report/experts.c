@@ -76,7 +76,10 @@ static void follow(struct ox_expert_watch *watch, const struct ox_router_report 
     }
 }
 
-void ox_expert_watch_step(struct ox_expert_watch **watch_ptr, uint64_t step, const struct ox_router_report *report) {
+void ox_expert_watch_step(struct ox_expert_watch **watch_ptr, uint64_t step, const struct ox_router_report *report,
+                          double balance) {
+    const char *const remedy = balance > 0 ? "a larger --router-aux-loss-coef balances them more"
+                                           : "--router-aux-loss-coef balances them";
     uint32_t first[2] = {0};
     if (report->layers == 0) {
         return;
@@ -92,17 +95,17 @@ void ox_expert_watch_step(struct ox_expert_watch **watch_ptr, uint64_t step, con
     if (watch->dead > 0 && watch->dead >= 2 * watch->told_dead) {
         watch->told_dead = watch->dead;
         ox_log(OX_LOG_WARN, "step %" PRIu64 ": %u of %u experts get no tokens, of which an even share were %d or more; "
-               "the first is expert %u of the mixture %u; --router-aux-loss-coef balances them", step, watch->dead,
-               watch->count, OX_DEAD_TOKENS, first[0] % report->experts, first[0] / report->experts);
+               "the first is expert %u of the mixture %u; %s", step, watch->dead, watch->count, OX_DEAD_TOKENS,
+               first[0] % report->experts, first[0] / report->experts, remedy);
     }
     if (watch->taken > 0 && watch->taken >= 2 * watch->told_taken) {
         watch->told_taken = watch->taken;
         ox_log(OX_LOG_WARN, "step %" PRIu64 ": expert %u of the mixture %u takes over: for %d steps it has had %.0f "
-               "times an even share of tokens, or nearly all; %u such expert%s; --router-aux-loss-coef balances them",
+               "times an even share of tokens, or nearly all; %u such expert%s; %s",
                step, first[1] % report->experts, first[1] / report->experts, OX_TAKEN_STEPS,
                ox_expert_load(report, first[1] / report->experts, first[1] % report->experts) /
                    even_load(report, first[1] / report->experts),
-               watch->taken, watch->taken == 1 ? "" : "s");
+               watch->taken, watch->taken == 1 ? "" : "s", remedy);
     }
 }
 

@@ -27,8 +27,10 @@ enum { OX_DEAD_TOKENS = 500, OX_TAKEN_EVEN = 8, OX_TAKEN_STEPS = 20 };
 
 struct ox_expert_watch;
 /* Follows a step; the first one with a mixture opens `*watch`, which begins as NULL. Warns in the log, each time that
- * the number of dead experts, or of those that took over, has doubled. Without memory nothing is watched. */
-void ox_expert_watch_step(struct ox_expert_watch **watch, uint64_t step, const struct ox_router_report *report);
+ * the number of dead experts, or of those that took over, has doubled; what helps depends on `balance`, the factor of
+ * the balance loss. Without memory nothing is watched. */
+void ox_expert_watch_step(struct ox_expert_watch **watch, uint64_t step, const struct ox_router_report *report,
+                          double balance);
 /* How many there are. */
 uint32_t ox_expert_watch_dead(const struct ox_expert_watch *watch);
 uint32_t ox_expert_watch_taken(const struct ox_expert_watch *watch);

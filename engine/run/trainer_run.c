@@ -298,7 +298,8 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     }
     trainer->step_seconds = report.wall_seconds;
     report_step(trainer, &report);
-    ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers);
+    ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers,
+                         ox_engine_config_of(trainer->engine)->router_balance);
     if (next.step == 1 && trainer->begins_given && !trainer->config.dpo) {
         ox_trainer_warn_loss(trainer, "the first loss",
                              report.part_count > 0 ? report.result.values[OX_LOSS_NLL] : report.result.loss);

@@ -41,22 +41,23 @@ static void test_warnings(void) {
     struct ox_expert_watch *watch = NULL;
     const struct ox_router_report none = {0};
     log_count_warnings(NULL);
-    ox_expert_watch_step(&watch, 1, &none);
+    ox_expert_watch_step(&watch, 1, &none, 0);
     CHECK(watch == NULL);
     for (uint64_t step = 1; step <= OX_DEAD_TOKENS / 4; step++) {
         const struct ox_router_report report = make(step % OX_TAKEN_STEPS == 0 ? 0.1 : 0.75);
         CHECK(log_warnings == 0);
-        ox_expert_watch_step(&watch, step, &report);
+        ox_expert_watch_step(&watch, step, &report, 0);
     }
     CHECK(log_warnings == 1 && ox_expert_watch_dead(watch) == 1 && ox_expert_watch_taken(watch) == 0);
+    log_count_warnings("; a larger --router-aux-loss-coef balances them more");
     for (uint64_t step = 0; step < OX_TAKEN_STEPS; step++) {
         const struct ox_router_report report = make(0.75);
-        ox_expert_watch_step(&watch, step, &report);
+        ox_expert_watch_step(&watch, step, &report, 0.01);
     }
     CHECK(log_warnings == 2 && ox_expert_watch_taken(watch) == 1);
     struct ox_router_report report = make(0.1);
     loads[STRIDE + 5] = 1;
-    ox_expert_watch_step(&watch, 1, &report);
+    ox_expert_watch_step(&watch, 1, &report, 0);
     CHECK(ox_expert_watch_dead(watch) == 0 && ox_expert_watch_taken(watch) == 0);
     ox_expert_watch_close(&watch);
     CHECK(watch == NULL);
