@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
@@ -98,8 +99,9 @@ static enum ox_status add_sources(struct sources *sources, const struct ox_data_
     if (choice->weight != 1) {
         return ox_fail(OX_E_CONFIG, "%s: the mean is plain, without weights; leave it out", choice->path);
     }
-    if (ox_folder_has(choice->path, "config.json") || !ox_path_is_folder(choice->path)) {
-        return add_source(sources, choice->path); /* what is no folder is refused where it is opened */
+    if (ox_folder_has(choice->path, "config.json") || ox_hf_is_adapter(choice->path) ||
+        !ox_path_is_folder(choice->path)) {
+        return add_source(sources, choice->path); /* what is no folder, or an adapter, is refused where it is opened */
     }
     enum ox_status status = ox_checkpoint_list(choice->path, &checkpoints, &count);
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {

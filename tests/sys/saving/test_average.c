@@ -105,6 +105,10 @@ int main(void) {
     begin("adapters", "");
     sys_args_word(&args, "%s", test_path("adapted"));
     refuse("is an adapter, and the mean of two products");
+    begin("adapters", "");
+    sys_args_word(&args, "%s", test_path("adapted/checkpoint-2"));
+    sys_args_word(&args, "%s", test_path("adapted/checkpoint-4"));
+    refuse("is an adapter, and the mean of two products");
     sys_args_begin(&args, "average");
     refuse("--models is missing");
     CHECK(!files_exist("one") && !files_exist("mixed") && !files_exist("adapters"));
