@@ -500,10 +500,10 @@ static enum ox_status print_json(const struct ox_generating *g) {
 }
 
 static void log_summary(const struct ox_generating *g) {
-    static const struct {
+    const struct {
         const char *finish, *words;
     } endings[] = {{"length", "--max-new-tokens reached"},
-                   {"stop", "the model ended the text"},
+                   {"stop", g->text_bytes == SIZE_MAX ? "the model ended the text" : "a text of --stop came"},
                    {"context", "the model's context is full"}};
     const char *words = "";
     for (int i = 0; i < 3; i++) {

@@ -477,6 +477,7 @@ static void test_stop_texts(void) {
     sys_args_add(&args, words);
     sys_run_well(&args, &process);
     CHECK(strncmp(process.outcome.out, kept, strlen(kept)) == 0 && process.outcome.out[strlen(kept)] == '\n');
+    CHECK(strstr(process.outcome.err, "a text of --stop came") != NULL);
     json_decref(cut);
     json_decref(whole);
 }
