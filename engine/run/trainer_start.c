@@ -53,6 +53,10 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
     if (!ox_path_is_folder(folder)) {
         return OX_OK;
     }
+    if (ox_folder_has(folder, "trainer_state.json")) {
+        return ox_fail(OX_E_CONFIG, "--output %s: is a checkpoint of a run; give the folder of a run, or one that is "
+                       "not there yet", folder);
+    }
     const enum ox_status status = ox_run_check_names(folder);
     return status == OX_OK && !trainer->config.overwrite_output_dir ? ox_metrics_check(folder) : status;
 }
