@@ -296,7 +296,8 @@ static enum ox_status generate_all(struct ox_generating *g, const float *logits)
             status = stream_to(g, g->text_end, false);
         }
     }
-    g->step_seconds = seconds_since(start_ns);
+    g->step_seconds += seconds_since(start_ns);
+    g->made += g->ids.count - g->prompt_count;
     return status;
 }
 
@@ -513,7 +514,7 @@ static void log_summary(const struct ox_generating *g) {
     ox_log(OX_LOG_INFO,
            "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s%s",
            g->config->model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
-           ox_plural(g->prompt_count), g->ids.count - g->prompt_count, g->seconds, steps_per_second(g), words,
+           ox_plural(g->prompt_count), g->made, g->seconds, steps_per_second(g), words,
            is_cut ? " before the answer ended: a model that never writes the end of a turn was not trained with this "
                     "chat template" : "");
 }

@@ -43,8 +43,8 @@ struct ox_generating {
     size_t printed; /* with stop texts: bytes of the text behind the prompt */
     bool streams;
     const char *finish;
-    double seconds, step_seconds; /* time of everything, and of the passes after the prompt */
-    size_t steps;
+    double seconds, step_seconds; /* time of everything, and of the passes after the prompt, of all samples */
+    size_t steps, made; /* these passes, and new tokens, of all samples */
     struct ox_logit *top; /* (top_logits), after */
     size_t top_count;
     double nll_sum, logit_sum, logsumexp;

@@ -522,6 +522,10 @@ static void test_samples(void) {
     }
     json_decref(all);
     begin(model, "The drive");
+    sys_args_add(&args, "--max-new-tokens 12 --seed 7 --num-return-sequences 3 --ignore-eos");
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, " read, 36 new | ") != NULL);
+    begin(model, "The drive");
     sys_args_add(&args, "--num-return-sequences 2 --temperature 0");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "all samples are the same"));
