@@ -246,6 +246,9 @@ double ox_trainer_balance(const struct ox_config *config, const struct ox_model_
 bool ox_trainer_routes(const struct ox_config *config);
 /* Refuses options of routers where the model has none (OX_E_CONFIG), and warns of an optimizer that harms experts. */
 OX_MUST enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model);
+/* Its part about biases of the choice, which move with the update of their unit: so it depends on how experts are
+ * grouped. */
+OX_MUST enum ox_status ox_trainer_check_bias(const struct ox_config *config, const struct ox_model *model);
 /* Claims the folder, makes or reads the identity, loads weights or state: the engine is then at trainer->state. */
 OX_MUST enum ox_status ox_trainer_start(struct ox_trainer *trainer);
 

@@ -313,8 +313,7 @@ static void warn_of_lion(const struct ox_config *config, const struct ox_model *
     }
 }
 
-/* A bias moves with the update of its unit. */
-static enum ox_status check_bias(const struct ox_config *config, const struct ox_model *model) {
+enum ox_status ox_trainer_check_bias(const struct ox_config *config, const struct ox_model *model) {
     bool has = false;
     for (uint32_t i = 0; i < model->unit_count && config->router_bias_update_rate > 0; i++) {
         const struct ox_unit *const unit = &model->units[i];
@@ -323,8 +322,9 @@ static enum ox_status check_bias(const struct ox_config *config, const struct ox
         }
         if (!unit->trained) {
             return ox_fail(OX_E_CONFIG, "--router-bias-update-rate: nothing else of the block of \"%s\" is trained, so "
-                           "that nothing of it is written; freeze less, or leave the option out",
-                           model->tensors[unit->tensor_first].name);
+                           "that nothing of it is written; freeze less, %sor leave the option out",
+                           model->tensors[unit->tensor_first].name,
+                           model->config.mixture.per_unit > 0 ? "give --experts-per-unit all, " : "");
         }
         has = true;
     }
@@ -374,7 +374,7 @@ enum ox_status ox_trainer_check_routers(const struct ox_config *config, const st
                        "routed before it updates; use held or auto", config->idle_experts == OX_IDLE_SKIP
                            ? "--idle-experts skip" : "--router-bias-update-rate");
     }
-    OX_TRY(check_bias(config, model));
+    OX_TRY(ox_trainer_check_bias(config, model));
     OX_TRY(check_idle(config, model));
     warn_of_lion(config, model);
     return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16

@@ -346,16 +346,18 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
     return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
 }
 
-/* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise. */
+/* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise; OX_E_CONFIG
+ * where that cannot be. */
 static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
     enum ox_status status = ox_hf_regroup(trainer->folder, per_unit);
-    OX_THEN(status, ox_trainer_choose_formats(trainer));
     const struct ox_model *const model = ox_hf_model(trainer->folder);
     trainer->engine_config.model = model;
     trainer->engine_config.request.kept_units = ox_trainer_kept_stages(&trainer->config, model);
     if (status == OX_OK && model->unit_count + 17 >= OX_FORMATS_BYTES) {
         status = ox_fail(OX_E_CONFIG, "too many units");
     }
+    OX_THEN(status, ox_trainer_check_bias(&trainer->config, model));
+    OX_THEN(status, ox_trainer_choose_formats(trainer));
     return status;
 }
 

@@ -163,6 +163,29 @@ static void test_refusals(void) {
     CHECK(process.outcome.exit_status != 0 && sys_said(&process, "one tensor of all experts"));
 }
 
+/* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
+static void test_bias(void) {
+    static const char large[] =
+        "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":2048,\"intermediate_size\":2048,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
+        "\"n_routed_experts\":64,\"num_experts_per_tok\":4,\"n_group\":1,\"topk_group\":1,"
+        "\"moe_intermediate_size\":1024,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+        "\"tie_word_embeddings\":false}";
+    const char *const path = files_write_text("large.json", large);
+    for (int i = 0; i < 2; i++) {
+        sys_args_begin(&args, "plan");
+        sys_args_word(&args, "--model=%s", path);
+        sys_args_word(&args, "--data=%s", text_path);
+        sys_args_word(&args, "--freeze=all-but *.experts.*");
+        sys_args_add(&args, "--from-scratch --max-steps 1 --max-seq-length 1024 --device cuda --device-mem 2GiB "
+                            "--host-mem 60GiB --profile rtx4090-1-drive --router-bias-update-rate 0.01");
+        sys_args_add(&args, i == 0 ? "--experts-per-unit 2" : "");
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status != 0);
+        CHECK(sys_said(&process, i == 0 ? "give --experts-per-unit all" : "does not fit"));
+    }
+}
+
 int main(void) {
     text_path = sys_write_text(20000);
     model = files_write_text("experts.json", config);
@@ -170,5 +193,6 @@ int main(void) {
     test_frozen();
     test_resumes();
     test_refusals();
+    test_bias();
     return test_end();
 }
