@@ -127,6 +127,15 @@ static void test_resumes(void) {
             sys_complain(&process, "adapters with another scale");
         }
         CHECK(strstr(process.outcome.err, "its adapters were trained with --lora-alpha 6 and no --use-rslora") != NULL);
+        if (has_drive) {
+            begin(test_path("base"), "parts", "--resume latest --lora-r 4 --lora-alpha 6");
+            sys_args_add(&args, "--lora-target-modules all-linear");
+            sys_args_add(&args, on_drive);
+            sys_args_drive(&args, "parts-drive", "32MiB");
+            sys_run(&args, &process);
+            CHECK(process.outcome.exit_status == 2 &&
+                  sys_said(&process, "was made with other settings: --lora-r 3, now 4; give those of the run"));
+        }
         remove_run("parts");
     }
 }
