@@ -328,6 +328,18 @@ struct ox_op_noise {
     enum ox_real real;
 };
 
+/* out = [residual +] in with a share `rate` of its elements zero and the others divided by 1 - rate. Element i is zero
+ * where the upper 24 bits of word i % 4 of block i / 4 of a stream (base/prng/philox.h) are below rate * 2^24; rate 0
+ * copies. out may be residual. */
+struct ox_op_drop {
+    void *out;            /* (count) */
+    const void *in;       /* (count) */
+    const void *residual; /* (count) or NULL */
+    uint64_t count, seed, stream;
+    float rate; /* below 1 */
+    enum ox_real real;
+};
+
 /* What comes between the last product and the probabilities, in place: x = cap * tanh(scale * x / cap), or scale * x
  * where nothing is capped. */
 struct ox_op_logits {
@@ -432,6 +444,7 @@ enum ox_op_group {
     OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)                                               \
     OP(device, pairs, OX_OPS_HEAD, OX_OP_NO_REAL, check_pairs)                                         \
     OP(device, noise, OX_OPS_OTHER, OX_OP_REAL(noise), NULL)                                           \
+    OP(device, drop, OX_OPS_OTHER, OX_OP_REAL(drop), NULL)                                             \
     OX_OP_MOE_LIST(OP, device)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
  * engine/step/update/ops_optim.h puts them into the table. */

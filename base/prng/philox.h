@@ -37,6 +37,11 @@ static inline OX_ON_DEVICE_TOO float ox_philox_signed(uint32_t word) {
     return (float)((int32_t)(word >> 8) - (1 << 23)) * 0x1p-23f;
 }
 
+/* Whether a share `rate` of all words is to be left out, and this is one of them. */
+static inline OX_ON_DEVICE_TOO bool ox_philox_drops(uint32_t word, float rate) {
+    return (float)(word >> 8) < rate * 0x1p24f;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -132,6 +132,7 @@ struct ox_config {
     char group[OX_CONFIG_TEXT_BYTES];
     uint64_t lora_r; /* 0: no fresh adapters */
     double lora_alpha;
+    double lora_dropout;
     bool use_rslora;
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
     double label_smoothing_factor, z_loss_coef, neftune_noise_alpha;

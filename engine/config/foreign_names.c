@@ -12,7 +12,7 @@ enum {
 static const char all_trained[] = "does not exist: choose what is trained by --freeze or --lora-r; what memory cannot "
                                   "hold lives on drives (--nvme)";
 static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA of linear modules: --lora-r, "
-                                 "--lora-alpha, --lora-target-modules, --use-rslora, --adapter";
+                                 "--lora-alpha, --lora-dropout, --lora-target-modules, --use-rslora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
@@ -131,7 +131,6 @@ const struct ox_foreign ox_foreign_names[] = {
     {"ckpt-format", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
     {"dtype", NULL, "use --save-dtype bf16, fp16 or fp32", OX_CMD_EXPORT},
     /* fewer parameters, fewer bits */
-    {"lora-dropout", NULL, "does not exist: adapters are trained without dropout, PEFT's default; leave it out", ANY},
     {"lora-bias bias lora-task-type", NULL, "does not exist: biases are not trained beside adapters, PEFT's default; "
      "leave it out", ANY},
     {"lora-target-linear", NULL, "use --lora-target-modules all-linear", ANY},

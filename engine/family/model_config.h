@@ -128,6 +128,7 @@ struct ox_lora {
     uint32_t r;    /* 0: the model has none */
     double alpha;
     bool rslora;   /* scale is alpha / sqrt(r), not alpha / r */
+    double dropout; /* share of an adapter's input that is zero in training */
     char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's */
 };
 float ox_lora_scale(const struct ox_lora *lora);

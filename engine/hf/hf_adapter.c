@@ -286,14 +286,13 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     char where[OX_PATH_BYTES];
     json_t *json = NULL;
     uint64_t r = 0;
-    double dropout = 0.0;
     *out = (struct ox_lora){0};
     enum ox_status status = load_config(folder, where, &json);
     OX_THEN(status, check_keys(where, json));
     OX_THEN(status, ox_json_get_u64(where, json, "r", true, &r));
     OX_THEN(status, ox_json_get_double(where, json, "lora_alpha", true, &out->alpha));
     OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
-    OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &dropout));
+    OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &out->dropout));
     if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
         status = ox_fail(OX_E_CONFIG, "%s: \"r\" is %" PRIu64 "; ranks are 1 to %d", where, r, OX_LORA_R_MAX);
     }
@@ -305,9 +304,8 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
         out->r = (uint32_t)r;
         collect_targets(file, out->targets);
     }
-    if (status == OX_OK && dropout != 0.0) {
-        ox_log(OX_LOG_WARN, "%s: \"lora_dropout\" is %g, but there is no dropout here; it changes training alone",
-               where, dropout);
+    if (status == OX_OK && !(out->dropout >= 0.0 && out->dropout <= 0.99)) {
+        status = ox_fail(OX_E_CONFIG, "%s: \"lora_dropout\" is %g; give 0 to 0.99", where, out->dropout);
     }
     json_decref(json);
     return status;
@@ -387,7 +385,8 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:{}, s:{}}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r", (json_int_t)lora->r, "lora_alpha",
         lora->alpha == (double)(int64_t)lora->alpha ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha),
-        "lora_dropout", 0.0, "target_modules", target_names(model), "bias", "none", "use_rslora", lora->rslora,
+        "lora_dropout", lora->dropout, "target_modules", target_names(model), "bias", "none", "use_rslora",
+        lora->rslora,
         "use_dora", false, "fan_in_fan_out", model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true,
         "init_lora_weights", true, "modules_to_save", "rank_pattern", "alpha_pattern");
     json_t *const origin = json_pack("{s:s, s:o}", "path", path, "hash", ox_json_hex(&base_hash, 1));

@@ -89,7 +89,14 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
 static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear, enum ox_role a) {
     const struct ox_model *const model = list->shape->model;
     const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
-    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = linear->in, .in_count = linear->in_count,
+    const double dropout = model->config.lora.dropout;
+    uint32_t in = linear->in;
+    if (dropout != 0.0 && linear->stride == 0) {
+        in = add_node(list, (struct ox_node){.kind = OX_NODE_DROP, .role = a, .in = in, .in_count = linear->in_count,
+                                             .out_count = linear->in_count, .scale = (float)dropout,
+                                             .out = add_rows(list, linear->in_count)});
+    }
+    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = in, .in_count = linear->in_count,
                            .first = linear->first, .stride = linear->stride};
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         down.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
@@ -123,6 +130,7 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     struct ox_node *last = &list->nodes[list->node_count - 1];
     const bool made = last->out == h;
     last -= last->kind == OX_NODE_UP ? 2 : 0; /* linear, down, up */
+    last -= last->kind == OX_NODE_DROP;       /* linear, drop, down, up */
     const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE;
     const bool plain = config->residual_scale == 0.0 || config->residual_scale == 1.0;
     if (can && made && plain && last->residual == OX_NO_VALUE) {

@@ -22,6 +22,7 @@ enum ox_node_kind {
     OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
     OX_NODE_ACT,       /* out = activation(in) */
+    OX_NODE_DROP,      /* out = in with a share `scale` of zeros in training, the rest scaled up */
     OX_NODE_DOWN,      /* out = in * A^T of all adapters of a matrix */
     OX_NODE_UP,        /* out = residual + scale * in * B^T, of each adapter to the columns of its module; in place */
     OX_NODE_LOOKUP,    /* out = the row of the table for each id in `in` [+ that of its position] */
@@ -65,7 +66,7 @@ struct ox_node {
     float eps;                         /* HEAD_NORM */
     struct ox_splice_part parts[OX_SPLICE_PARTS_MAX]; /* SPLICE */
     uint32_t part_count;
-    float scale;                       /* ADD, SCALE; 0: none */
+    float scale;                       /* ADD, SCALE; 0: none. DROP: its rate */
     uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
     bool of_sum;                       /* NORM: a node with a residual has made `in` */
 };
@@ -193,10 +194,13 @@ static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *nod
 }
 
 /* Adapters: node_adapter.c. */
+void ox_drop_forward(const struct ox_node_call *call);
+void ox_drop_backward(const struct ox_node_call *call);
 void ox_down_forward(const struct ox_node_call *call);
 void ox_down_backward(const struct ox_node_call *call);
 void ox_up_forward(const struct ox_node_call *call);
 void ox_up_backward(const struct ox_node_call *call);
+void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* What the nodes of an embedding and of a head do: embed.c, head.c. */

@@ -288,6 +288,8 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                         .cost = ox_cost_splice},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
+    [OX_NODE_DROP] = {.may_skip_din = true, .adds = true, .forward = ox_drop_forward, .backward = ox_drop_backward,
+                      .cost = ox_cost_drop},
     [OX_NODE_DOWN] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                       .weight_count = 1, .forward = ox_down_forward, .backward = ox_down_backward,
                       .cost = ox_cost_down},

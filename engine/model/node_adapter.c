@@ -6,6 +6,35 @@ static const struct ox_shape *shape_of(const struct ox_node_call *call) {
     return call->job->shape;
 }
 
+/* The dropout of what an adapter reads. Its random words depend on seed, step, micro-batch, block, matrix and element
+ * alone, so that backward, which may compute the block anew anywhere, finds the same ones. */
+static struct ox_op_drop drop_of(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = shape_of(call);
+    const uint64_t unit_idx = (uint64_t)(call->job->unit - shape->model->units);
+    const uint64_t matrix = unit_idx << 8 | (uint64_t)(call->node->role - OX_ROLE_QKV_A);
+    return (struct ox_op_drop){.count = (uint64_t)shape->rows * call->node->in_count,
+                               .seed = shape->objective.drop_seed ^ matrix,
+                               .stream = call->job->noise_stream,
+                               .rate = call->job->trains ? call->node->scale : 0.0f, .real = shape->compute.real};
+}
+
+void ox_drop_forward(const struct ox_node_call *call) {
+    struct ox_op_drop op = drop_of(call);
+    op.out = call->out;
+    op.in = call->in;
+    OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, drop, &op));
+}
+
+void ox_drop_backward(const struct ox_node_call *call) {
+    struct ox_op_drop op = drop_of(call);
+    op.out = call->din;
+    op.in = call->dout;
+    op.residual = call->dresidual;
+    if (call->din != NULL) {
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, drop, &op));
+    }
+}
+
 /* A of all modules as one matrix (sum of ranks, in). */
 void ox_down_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
@@ -83,6 +112,10 @@ void ox_up_backward(const struct ox_node_call *call) {
                .out_count = part.out, .in_stride = node->in_count, .out_stride = node->out_count, .scale = node->scale,
                .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real, .begins = call->job->begins);
     }
+}
+
+void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = backward ? 3 : 2, .ops = 1});
 }
 
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward) {

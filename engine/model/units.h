@@ -19,6 +19,7 @@ struct ox_objective {
     float smoothing, z_loss; /* struct ox_op_head */
     float noise; /* of embeddings: of a magnitude noise / sqrt(seq * hidden) (Jain et al., arXiv 2310.05914) */
     uint64_t noise_seed;
+    uint64_t drop_seed; /* of the dropout of adapters, whose rate the model has */
     bool pairs; /* losses of pairs of sequences (struct ox_op_pairs), in evaluations too */
     enum ox_pair_loss pair_loss;
     float beta, pair_smoothing, sft;

@@ -313,6 +313,11 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
         return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
                        "as 16");
     }
+    if (config->lora_r == 0 && config->lora_dropout != 0.0) {
+        return ox_fail(OX_E_CONFIG, "--lora-dropout: %s", config->adapter[0] != '\0'
+                       ? "the folder of --adapter says it (lora_dropout in adapter_config.json); leave it out"
+                       : "there is no adapter without a rank; add --lora-r N, such as 16");
+    }
     if (config->lora_r == 0 && (config->use_rslora || config->lora_alpha != OX_LORA_ALPHA)) {
         return ox_fail(OX_E_CONFIG, "%s: %s", config->use_rslora ? "--use-rslora" : "--lora-alpha",
                        config->adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
@@ -332,7 +337,7 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool eval = trainer->input.eval_alone; /* of what was trained: the run's file says how it was begun */
     struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->lora_r, .alpha = config->lora_alpha,
-                           .rslora = config->use_rslora};
+                           .rslora = config->use_rslora, .dropout = config->lora_dropout};
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);
     if (status == OX_OK && config->adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
@@ -343,7 +348,8 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
         status = ox_hf_adapt(trainer->folder, &lora, config->seed);
     }
     if (status == OX_OK && ox_trainer_has_adapters(trainer)) {
-        status = check_adapters(config, true);
+        status = ox_trainer_check_dropout(trainer);
+        OX_THEN(status, check_adapters(config, true));
         if (status == OX_OK && !ox_hf_has_weights(trainer->folder) && !config->plan_only &&
             config->resume_from_checkpoint[0] == '\0') {
             status = ox_fail(OX_E_CONFIG, "%s: has no weights for adapters to be trained beside; give a model folder "

@@ -230,6 +230,8 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 
 /* ---- what is minimised: trainer_numerics.c ---- */
 
+/* Refuses dropout of adapters where there is none. */
+OX_MUST enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer);
 struct ox_objective ox_trainer_objective(const struct ox_config *config);
 /* Names what the head left of a step beside its loss; returns how many parts there are. */
 uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values,

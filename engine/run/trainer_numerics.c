@@ -169,6 +169,10 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         const double scale[] = {c->loss_scale, (double)c->loss_scale_window};
         hash = ox_hash64(scale, sizeof scale, hash);
     }
+    if (e->model->config.lora.dropout != 0.0) {
+        const double dropout = e->model->config.lora.dropout;
+        hash = ox_hash64(&dropout, sizeof dropout, hash);
+    }
     if (e->state.averages) {
         hash = ox_hash64(&c->ema_decay, sizeof c->ema_decay, hash);
     }
@@ -180,9 +184,24 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
 
 /* ---- what is minimised ---- */
 
+enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer) {
+    const struct ox_model_config *const model = &ox_hf_model(trainer->folder)->config;
+    if (model->lora.dropout == 0.0 || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    if (trainer->config.dpo) {
+        return ox_fail(OX_E_CONFIG, "--dpo: preferences are trained without dropout, as by TRL; leave out --lora-dropout, "
+                       "or set lora_dropout in the adapter_config.json to 0");
+    }
+    return model->latent.kv_rank == 0 ? OX_OK : ox_fail(OX_E_CONFIG, "--lora-dropout: does not exist for latent "
+                                                        "attention; leave it out");
+}
+
 struct ox_objective ox_trainer_objective(const struct ox_config *config) {
     const uint64_t noise[] = {config->seed, UINT64_C(0x6e656674756e6500)}; /* "neftune" */
-    return (struct ox_objective){.smoothing = (float)config->label_smoothing_factor,
+    const uint64_t drop[] = {config->seed, UINT64_C(0x6c6f726164726f70)}; /* "loradrop" */
+    return (struct ox_objective){.drop_seed = ox_hash_seed(drop, sizeof drop / sizeof *drop),
+                                 .smoothing = (float)config->label_smoothing_factor,
                                  .z_loss = (float)config->z_loss_coef,
                                  .noise = (float)config->neftune_noise_alpha,
                                  .noise_seed = ox_hash_seed(noise, sizeof noise / sizeof *noise),

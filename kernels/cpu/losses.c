@@ -1,4 +1,4 @@
-/* Losses of pairs of sequences, and noise. */
+/* Losses of pairs of sequences, noise, and dropout. */
 #include "base/prng/philox.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/pair_loss.h"
@@ -31,4 +31,26 @@ static void noise_piece(const struct ox_vector *vector, const void *args, struct
 void ox_cpu_noise(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_noise *const op = args;
     ox_cpu_pieces(cpu, op->count, PIECE, noise_piece, op);
+}
+
+static void drop_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    const struct ox_op_drop *const op = args;
+    (void)vector;
+    float *const out = ox_cpu_at(op->out, 0);
+    const float *const in = op->in, *const residual = op->residual;
+    const float scale = 1.0f / (1.0f - op->rate);
+    uint32_t words[4] = {0};
+    for (uint64_t i = at.begin; i < at.end; i++) { /* a piece begins with a block */
+        if (i % 4 == 0 && op->rate != 0.0f) {
+            ox_philox_words(op->seed, op->stream, i / 4, words);
+        }
+        const bool drops = op->rate != 0.0f && ox_philox_drops(words[i % 4], op->rate);
+        const float kept = drops ? 0.0f : in[i] * scale;
+        out[i] = residual == NULL ? kept : residual[i] + kept;
+    }
+}
+
+void ox_cpu_drop(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_drop *const op = args;
+    ox_cpu_pieces(cpu, op->count, PIECE, drop_piece, op);
 }

@@ -109,6 +109,28 @@ static void test_noise(struct lab *lab, size_t count, enum ox_real real) {
     guards_end(0);
 }
 
+/* Dropout: the share of zeros, which elements they are, what the others become, and a residual. */
+static void test_drop(struct lab *lab, size_t count, enum ox_real real, float rate, bool adds) {
+    const float *const start = random_reals(real, count, 1, 1.0), *const other = random_reals(real, count, 2, 1.0);
+    void *const in = reals_of(real, start, count), *const out = reals_of(real, other, count);
+    double *const want = doubles(count), zeros = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint32_t words[4];
+        ox_philox(7, UINT64_C(3) << 24 | 5, i / 4, words);
+        const bool drops = (double)(words[i % 4] >> 8) * 0x1p-24 < (double)rate;
+        zeros += drops;
+        want[i] = (drops ? 0 : (double)start[i] / (1 - (double)rate)) + (adds ? (double)other[i] : 0);
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, drop, &(struct ox_op_drop){
+        .out = out, .in = in, .residual = adds ? out : NULL, .count = count, .seed = 7,
+        .stream = UINT64_C(3) << 24 | 5, .rate = rate, .real = real}));
+    lab_finish(lab);
+    check_real_error(real, "drop", error_of(floats_of(real, out, count), want, count), 2e-7, 4e-3);
+    CHECK(count < 1000 || fabs(zeros / (double)count - (double)rate) <
+                              5 * sqrt((double)rate * (1 - (double)rate) / (double)count) + 1e-12);
+    guards_end(0);
+}
+
 int main(void) {
     static const struct pairs_case cases[] = {
         {OX_PAIR_SIGMOID, 0.1f, 0, 0, false},    {OX_PAIR_SIGMOID, 0.5f, 0.1f, 0, false},
@@ -126,6 +148,9 @@ int main(void) {
             if (lab_knows(&labs[lab], (enum ox_real)real)) {
                 test_noise(&labs[lab], 1, (enum ox_real)real);
                 test_noise(&labs[lab], 70003, (enum ox_real)real);
+                test_drop(&labs[lab], 70003, (enum ox_real)real, 0.25f, false);
+                test_drop(&labs[lab], 70003, (enum ox_real)real, 0.1f, true);
+                test_drop(&labs[lab], 7, (enum ox_real)real, 0, false);
             }
         }
     }

@@ -185,6 +185,10 @@ static void check_golden(size_t first, size_t past) {
         struct golden golden;
         struct ox_hf_folder *folder = NULL;
         golden_open(golden_cases[i], &golden);
+        if (json_object_get(golden.json, "objective") != NULL) { /* logits of training: with noise or dropout */
+            golden_close(&golden);
+            continue;
+        }
         REQUIRE_OK(ox_hf_open(golden.folder, true, &folder));
         if (json_object_get(golden.json, "adapter") != NULL) {
             char path[600];

@@ -258,6 +258,12 @@ static enum ox_status noise(const struct ox_bench_tensors *t, struct ox_bench_co
         .inout = t->x, .count = (uint64_t)elems_of(t), .magnitude = 1e-3f, .real = t->device->compute.real});
 }
 
+static enum ox_status drop(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 2.0 * elems_of(t) * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, lane_of(t), drop, &(struct ox_op_drop){
+        .out = t->x, .in = t->x, .count = (uint64_t)elems_of(t), .rate = 0.1f, .real = t->device->compute.real});
+}
+
 /* Weighs the rows of one pair of sequences; what their losses are does not change the cost. */
 static enum ox_status pairs(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 12.0 * t->shape.rows;
@@ -310,6 +316,7 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_logits, NULL, logits, 0, 0},
         {OX_OP_pairs, NULL, pairs, 0, 0},
         {OX_OP_noise, NULL, noise, 0, 0},
+        {OX_OP_drop, NULL, drop, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
         {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},

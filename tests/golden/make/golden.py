@@ -385,6 +385,12 @@ CASES = {
         "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
         "lora": {"r": 5, "lora_alpha": 10, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True},
         "seed": 33, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_dropout": {
+        "config": lambda: llama(vocab_size=61, hidden_size=36, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=2, head_dim=8, intermediate_size=44, tie_word_embeddings=True),
+        "lora": {"r": 3, "lora_alpha": 6, "lora_dropout": 0.25, "target_modules": "all-linear"},
+        "objective": {"drop_seed": 9876543210123},
+        "seed": 35, "seq": 23, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
     "lora_phi3": {  # modules that are fused in the files
         "config": lambda: llama(transformers.Phi3Config, vocab_size=59, hidden_size=40, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
@@ -851,6 +857,32 @@ def noisy(model, objective, step, mb):
         hook.remove()
 
 
+@contextlib.contextmanager
+def dropping(model, objective, step, mb):
+    """Dropout of adapters with the engine's masks: of step, micro-batch, block and matrix. Modules that read the same
+    values share them."""
+    slots = {"q_proj": 0, "k_proj": 0, "v_proj": 0, "o_proj": 6, "gate_proj": 8, "up_proj": 8, "down_proj": 10}
+    hooks = []
+
+    def hook_of(seed, rate):
+        def drop(module, inputs, output):
+            x = inputs[0]
+            words = philox(seed, (step + 1) << 24 | mb, (x.numel() + 3) // 4).flatten()[: x.numel()]
+            kept = (words >> np.uint64(8)).astype(np.float32) >= np.float32(rate) * np.float32(2.0 ** 24)
+            return x * torch.from_numpy(kept).to(x.dtype).reshape(x.shape) / (1.0 - rate)
+        return drop
+
+    for name, module in model.named_modules():
+        parts = name.split(".")
+        if "drop_seed" in objective and name.endswith(".lora_dropout.default"):
+            unit = int(parts[parts.index("layers") + 1]) + 1
+            seed = objective["drop_seed"] ^ (unit << 8 | slots[parts[-3]])
+            hooks.append(module.register_forward_hook(hook_of(seed, module.p)))
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
 def smoothed(logits, targets, smoothing):
     """The sum of what LabelSmoother of transformers has the mean of, over counted targets."""
     smoother = transformers.trainer_pt_utils.LabelSmoother(epsilon=smoothing, ignore_index=IGNORED)
@@ -875,7 +907,7 @@ def step_loss(model, micro_batches, case, step, notes=None):
         if notes is not None:
             notes.append((float(balance.detach()), float(z.detach())))
     for mb, (inputs, targets) in enumerate(micro_batches):
-        with noisy(model, objective, step, mb):
+        with noisy(model, objective, step, mb), dropping(model, objective, step, mb):
             logits = model(input_ids=inputs, use_cache=False).logits
         if objective.get("smoothing", 0) > 0:
             loss = smoothed(logits, targets, objective["smoothing"])
@@ -914,7 +946,8 @@ def train(model, batches, case):
     optimizer = optimizer_of(model, case)
     result = {"losses": [], "grad_norms": [], "lrs": [], "margins": [], "router_losses": [], "idle": []}
     with torch.no_grad():
-        with noisy(model, case.get("objective", {}), 0, 0):
+        objective = case.get("objective", {})
+        with noisy(model, objective, 0, 0), dropping(model, objective, 0, 0):
             result["logits"] = model(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     for step, micro_batches in enumerate(batches):
         for group in optimizer.param_groups:
@@ -969,7 +1002,8 @@ def run_bf16(model, batches, case):
             if name.endswith("embed_scale"):  # has the type of the weights
                 buffer.copy_(round_hi(buffer))
         rounded.double()
-        with noisy(rounded, case.get("objective", {}), 0, 0):
+        objective = case.get("objective", {})
+        with noisy(rounded, objective, 0, 0), dropping(rounded, objective, 0, 0):
             logits = rounded(input_ids=batches[0][0][0], use_cache=False).logits.clone()
     loss = step_loss(rounded, batches[0], case, 0)
     grads = {name: parameter.grad for name, parameter in rounded.named_parameters() if parameter.requires_grad}

@@ -94,6 +94,32 @@ static void test_same_bits(void) {
     }
 }
 
+/* Dropout has the same masks everywhere, and none in evaluations. */
+static void test_dropout(void) {
+    static const char *const places[] = {"--ranks 4", "--prefetch-depth 0 --tiles 2 --optimizer-overlap off",
+                                         "--device-mem 8MiB --ranks 2 --sharding full_shard", "--kept-blocks 0"};
+    char words[256];
+    run_adapted("memory", "", false);
+    run_adapted("dropped", "--lora-dropout 0.3", false);
+    char *const all = sys_curve(test_path("memory"), "step"), *const some = sys_curve(test_path("dropped"), "step");
+    CHECK(sys_metric(all, 1, "loss") == sys_metric(some, 1, "loss")); /* B is zero */
+    CHECK(sys_metric(all, 3, "loss") != sys_metric(some, 3, "loss"));
+    free(all);
+    free(some);
+    for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
+        snprintf(words, sizeof words, "--lora-dropout 0.3 %s", places[k]);
+        run_adapted("place", words, k % 2 == 0);
+        CHECK(sys_same_runs("dropped", "place", STEPS));
+        remove_run("place");
+    }
+    const char *const config = test_pathf("dropped/checkpoint-%d/adapter_config.json", STEPS);
+    json_t *const json = json_load_file(config, 0, NULL);
+    CHECK(json_real_value(json_object_get(json, "lora_dropout")) == 0.3);
+    json_decref(json);
+    remove_run("memory");
+    remove_run("dropped");
+}
+
 /* A run that is killed goes on from its store, one that is stopped from its checkpoint. */
 static void test_resumes(void) {
     run_adapted("whole", "", true);
@@ -248,6 +274,7 @@ int main(void) {
     text_path = sys_write_text(24000);
     make_base();
     test_same_bits();
+    test_dropout();
     test_resumes();
     test_uses();
     test_merges_adapters_alone();
