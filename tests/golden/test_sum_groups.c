@@ -65,7 +65,9 @@ static uint64_t check_groups(const struct golden *golden, uint32_t group_count, 
     struct ox_hf_folder *folder = NULL;
     uint64_t wrong = 0, compared = 0, other = 0;
     for (uint32_t i = 0; i < group_count; i++) {
-        const struct ox_sums group = {MICRO_BATCHES, group_count, group_count, i}; /* what a rank of as many has */
+        /* What a rank of as many has. */
+        const struct ox_sums group = {
+            .micro_batches = MICRO_BATCHES, .groups = group_count, .ranks = group_count, .rank = i};
         sum_range(golden, 1, ox_sums_first(&group), ox_sums_first(&group) + ox_sums_count(&group), target_count,
                   &groups[i]);
     }
