@@ -191,8 +191,7 @@ static enum ox_status check_device_request(const struct ox_search *s) {
     }
     const uint32_t generations = ox_plan_generations(&s->in->budget);
     const bool store = s->in->budget.nvme_bytes > 0, all = request->state_tier == OX_TIER_DEVICE;
-    const bool early = request->speculative_units > 0 || (request->speculative_units < 0 && request->overlap == 1);
-    const bool speculates = early && request->saves_replaced != 1;
+    const bool speculates = ox_request_speculates(request) && request->saves_replaced != 1;
     const bool in_host = request->state_tier == OX_TIER_HOST && request->weights_tier < OX_TIER_NVME;
     if (store && !all && generations < (speculates ? 3u : in_host ? 1u : 2u)) {
         return ox_fail(OX_E_CONFIG, "%s: state on the device is committed between steps, and what the drives have of "

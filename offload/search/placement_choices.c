@@ -151,9 +151,17 @@ bool ox_choice_device_weights(const struct ox_search *s) {
     return !s->in->budget.unified && s->request->weights_tier == OX_TIER_COUNT && !ox_plan_shares_host(s->in);
 }
 
-/* A unit on the device has its weights, gradients and state there, which no request may contradict. */
+bool ox_request_speculates(const struct ox_placement_request *request) {
+    return request->speculative_units > 0 || (request->speculative_units < 0 && request->overlap == 1);
+}
+
+/* A unit on the device has its weights, gradients and state there, which no request may contradict. Nor is it updated
+ * in backward, which with a store would leave a request for that to no unit. */
 bool ox_choice_device_units(const struct ox_search *s) {
     const struct ox_placement_request *const request = s->request;
+    if (s->in->budget.nvme_bytes > 0 && ox_request_speculates(request)) {
+        return false;
+    }
     return ox_choice_device_weights(s) && request->state_tier == OX_TIER_COUNT && request->grad_tier == OX_TIER_COUNT &&
            request->device_units == 0 && !s->in->model.eval_only;
 }

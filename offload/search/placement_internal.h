@@ -155,6 +155,8 @@ struct ox_candidate ox_candidate_plain(const struct ox_search *s, struct ox_cand
 bool ox_choice_act_tier(const struct ox_search *s, enum ox_tier tier);
 bool ox_choice_overlap(const struct ox_search *s, bool overlap);
 bool ox_choice_device_weights(const struct ox_search *s);
+/* Whether the request asks for updates in backward. */
+bool ox_request_speculates(const struct ox_placement_request *request);
 bool ox_choice_device_units(const struct ox_search *s);
 /* How many units are updated in backward, speculatively, when that is `quarters` of OX_CHOICE_QUARTERS of
  * all units; 0 if neither drives nor memory may keep what such an update replaces. */

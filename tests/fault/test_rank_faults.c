@@ -105,7 +105,11 @@ static void arm(const struct rig *rig, struct ox_rank *rank, enum site site, uin
         atomic_store(&fail_at, (unsigned)at);
     } else {
         const struct ox_comm_fault fault = {.call_idx = at, .after = site == SITE_AFTER_CALL, .status = OX_E_COMM};
-        REQUIRE_OK(ox_comm_fault_open(rank->comm, &fault, &rank->comm));
+        struct ox_comm *const all = rank->comm;
+        REQUIRE_OK(ox_comm_fault_open(all, &fault, &rank->comm));
+        for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
+            rank->along[axis] = rank->along[axis] == all ? rank->comm : rank->along[axis];
+        }
     }
 }
 

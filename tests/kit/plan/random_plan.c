@@ -195,7 +195,7 @@ static bool fits(struct random_plan *r, const struct made *made) {
 static double simulate(struct random_plan *r) {
     struct ox_sim_result result;
     ox_sim_run(r->sim, r->train, r->setup, &result);
-    return result.seconds;
+    return result.seconds + ox_sim_between_seconds(r->setup);
 }
 
 /* Makes as many moves of a list as fit, and half of the time fewer. */

@@ -21,13 +21,14 @@ enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96, QUICK_IN_MEMORY = 1, QUICK_O
 enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 18, QUICK_ON_DRIVE = 4 };
 #endif
 
-/* These budgets leave the state of some units in memory, and that of the others on the drive. */
+/* These budgets leave the state of some units in host memory, and that of the others on the drive; none on the device,
+ * whose gradients would be there too. */
 #define SPLIT(host_mem)                                                                                            \
-    {"host-mem", host_mem}, {"weights-tier", "auto"}, {"state-tier", "auto"}, {"grads-tier", "auto"},              \
+    {"host-mem", host_mem}, {"weights-tier", "auto"}, {"state-tier", "auto"}, {"grads-tier", "nvme"},              \
         {"persist-steps", "3"}
 static const char *const speculative[][2] = {SPLIT("140KiB"), {"store-generations", "3"},
     {"optimizer-overlap", "speculative"}, {"max-grad-norm", "1000"}, {NULL, NULL}};
-static const char *const held[][2] = {SPLIT("116KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
+static const char *const held[][2] = {SPLIT("104KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
 static const char *const frozen[][2] = {{"freeze", "embed,model.layers.0.mlp.up_proj.weight"}, {"dtype", "fp16"},
     {"initial-scale-power", "4"}, {NULL, NULL}};
 static const struct plan {

@@ -169,7 +169,7 @@ static void test_other_machine(void) {
     json_t *const json = json_loads(process.outcome.out, 0, NULL);
     const json_t *const budget = json_object_get(json, "budget_bytes");
     CHECK(json_integer_value(json_object_get(budget, "device")) == 22537568256 - (json_int_t)OX_CUDA_PROCESS_BYTES);
-    CHECK(json_integer_value(json_object_get(budget, "host")) == 112000000000);
+    CHECK(json_integer_value(json_object_get(budget, "host")) == 117440512000);
     json_decref(json);
 }
 

@@ -564,7 +564,6 @@ static void test_foreign(void) {
     set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
     set_refused("report-to", "wandb", "; use tensorboard");
     set_refused("dtype", "bfloat16", "; use bf16");
-    yaml_refused("model: m\nlora_dropout: 0.1\n", "run.yaml:2: 'lora_dropout': does not exist: adapters are trained");
     yaml_refused("bf16: true\n", "'bf16': use --dtype bf16");
 }
 

@@ -118,7 +118,7 @@ static void test_top(void) {
         float values[40];
         struct ox_logit top[40];
         uint32_t wrong = 0;
-        REQUIRE_OK(ox_sampler_open(&(struct ox_sampling){.top_p = 1}, vocab, &sampler));
+        REQUIRE_OK(ox_sampler_open(&(struct ox_sampling){.top_p = 1, .repetition_penalty = 1}, vocab, &sampler));
         for (uint32_t i = 0; i < vocab; i++) {
             values[i] = (float)(int)(ox_uniform(3, vocab, i) * 10); /* some equal */
         }

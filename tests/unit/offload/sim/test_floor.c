@@ -563,9 +563,9 @@ static void test_committed_profiles(void) {
         CHECK(box.h2d_rate == known->h2d_rate && box.d2h_rate == known->d2h_rate);
         CHECK(box.dram_rate == known->dram_rate && box.nvme_read_rate == known->nvme_read_rate);
         CHECK(box.nvme_write_rate == known->nvme_write_rate);
-        /* The examples take the size that cards are named by; they report up to 8 % more. */
+        /* The examples take the size that cards and modules are named by; they report up to 8 % more. */
         CHECK(box.gpu_bytes >= known->gpu_bytes && box.gpu_bytes < 1.08 * known->gpu_bytes);
-        CHECK(box.host_bytes == known->host_bytes && !box.unified);
+        CHECK(box.host_bytes >= known->host_bytes && box.host_bytes < 1.08 * known->host_bytes && !box.unified);
     }
 }
 
