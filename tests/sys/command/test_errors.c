@@ -78,7 +78,6 @@ static void test_options(void) {
     } cases[] = {
         {"--learnin-rate 1", "did you mean '--learning-rate'?"},
         {"--bf16", "'--bf16': use --dtype bf16"},
-        {"--lora_dropout 0.1", "'--lora_dropout': does not exist: adapters are trained without dropout"},
         {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
