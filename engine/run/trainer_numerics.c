@@ -190,8 +190,8 @@ enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer) {
         return OX_OK;
     }
     if (trainer->config.dpo) {
-        return ox_fail(OX_E_CONFIG, "--dpo: preferences are trained without dropout, as by TRL; leave out --lora-dropout, "
-                       "or set lora_dropout in the adapter_config.json to 0");
+        return ox_fail(OX_E_CONFIG, "--dpo: preferences are trained without dropout, as by TRL; leave out "
+                       "--lora-dropout, or set lora_dropout in the adapter_config.json to 0");
     }
     return model->latent.kv_rank == 0 ? OX_OK : ox_fail(OX_E_CONFIG, "--lora-dropout: does not exist for latent "
                                                         "attention; leave it out");
