@@ -71,7 +71,8 @@ static const char text_alone[] = "does not exist: models and rows are of text al
 static const char no_experts[] = "does not exist: experts are not divided among ranks, but into units by "
                                  "--experts-per-unit; leave it out";
 static const char use_balance[] = "use --router-aux-loss-coef X, over the whole step";
-static const char no_dropout[] = "does not exist: nothing is dropped out, but by --lora-dropout what adapters read; leave it out";
+static const char no_dropout[] =
+    "does not exist: nothing is dropped out, but by --lora-dropout what adapters read; leave it out";
 static const char use_noise[] = "use --neftune-noise-alpha X";
 static const char of_config[] = "is a key of config.json: --model CONFIG.json starts with fresh weights of that shape";
 static const char of_rows[] = "does not exist: a conversation is written by its chat template; --train-on all, last or "

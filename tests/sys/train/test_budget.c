@@ -121,7 +121,7 @@ static uint64_t measure_train(const struct budget_case *c) {
     char unit[8] = "";
     double planned = 0;
     CHECK(most != NULL && sscanf(most, "planned at most %lf %3[A-Za-z]", &planned, unit) == 2);
-    /* Device memory of the CPU too; a run that goes on keeps choices of its store, so its plan may be a little smaller. */
+    /* Device memory of the CPU too. A run that goes on keeps choices of its store, so its plan may be a bit smaller. */
     const double expected = (double)(arena_bytes + announced_bytes(c)) / (double)OX_MIB;
     CHECK(strcmp(unit, "MiB") == 0 && planned > expected - 1 && planned < expected + 1);
     return last_overhead(c, arena_bytes);
