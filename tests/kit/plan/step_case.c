@@ -4,6 +4,8 @@
 #include "tests/kit/plan/plan_choice.h"
 #include "tests/kit/test.h"
 
+#include <stdio.h>
+
 enum { CHUNK_ELEMS = 262144 };
 
 void step_case_open(const struct step_case *c, struct step_run *out) {
@@ -31,4 +33,21 @@ void step_case_open(const struct step_case *c, struct step_run *out) {
                    .drive_count = c->drives, .drive_bytes = c->drives > 0 ? out->drive_bytes : NULL},
         .request = plan_choice_automatic, .machine = &out->machine, .chunk_elems = CHUNK_ELEMS,
         .nvme_bytes = out->drive_bytes, .nvme_count = c->drives, .queue_depth = 16, .isa = ox_isa_best()};
+}
+
+double step_case_seconds(struct step_run *run, const struct ox_placement_request *request, bool tells) {
+    struct ox_engine_plan *plan = NULL;
+    struct ox_sim_setup setup;
+    double seconds = 0;
+    run->config.request = *request;
+    if (ox_engine_plan_open(&run->config, &plan) == OX_OK) {
+        ox_engine_sim_setup(&run->config, &plan->input, &setup);
+        seconds = plan_choice_seconds(plan->train, &setup);
+        if (tells) {
+            printf("    %.5g s: ", seconds);
+            plan_choice_print(&plan->input);
+        }
+    }
+    ox_engine_plan_close(&plan);
+    return seconds;
 }

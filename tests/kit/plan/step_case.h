@@ -27,4 +27,8 @@ struct step_run {
  * closes its model. */
 void step_case_open(const struct step_case *c, struct step_run *out);
 
+/* Simulated seconds of what the planner makes of the request, which it leaves in the configuration; 0 where nothing
+ * fits. With `tells` it prints them and the choice. */
+double step_case_seconds(struct step_run *run, const struct ox_placement_request *request, bool tells);
+
 #endif

@@ -91,24 +91,6 @@ static struct step_case draw_case(uint64_t seed) {
     return c;
 }
 
-/* Simulated seconds of what the planner makes of the request; 0 where nothing fits. */
-static double seconds_of(struct step_run *run, const struct ox_placement_request *request, bool tells) {
-    struct ox_engine_plan *plan = NULL;
-    struct ox_sim_setup setup;
-    double seconds = 0;
-    run->config.request = *request;
-    if (ox_engine_plan_open(&run->config, &plan) == OX_OK) {
-        ox_engine_sim_setup(&run->config, &plan->input, &setup);
-        seconds = plan_choice_seconds(plan->train, &setup);
-        if (tells) {
-            printf("    %.5g s: ", seconds);
-            plan_choice_print(&plan->input);
-        }
-    }
-    ox_engine_plan_close(&plan);
-    return seconds;
-}
-
 /* Compares the choice with what each of these requests gives, from `first` on every `step`-th. Returns whether the case
  * fits. */
 static bool check_case(const struct step_case *c, uint32_t first, uint32_t step) {
@@ -116,12 +98,12 @@ static bool check_case(const struct step_case *c, uint32_t first, uint32_t step)
     step_case_open(c, &run);
     run.config.device = c->device_gib > 0 ? OX_DEVICE_CUDA : run.config.device;
     run.config.budget.device_bytes -= c->device_gib > 0 ? OX_CUDA_PROCESS_BYTES : 0;
-    const double chosen = seconds_of(&run, &plan_choice_automatic, false);
+    const double chosen = step_case_seconds(&run, &plan_choice_automatic, false);
     double worst = 0;
     const struct forced *worst_at = NULL;
     for (uint32_t i = first; i < FORCE_COUNT && chosen > 0; i += step) {
         const struct ox_placement_request request = request_of(c, &forces[i]);
-        const double seconds = seconds_of(&run, &request, false);
+        const double seconds = step_case_seconds(&run, &request, false);
         if (seconds > 0 && chosen / seconds > worst) {
             worst = chosen / seconds;
             worst_at = &forces[i];
@@ -136,8 +118,8 @@ static bool check_case(const struct step_case *c, uint32_t first, uint32_t step)
     if (worst > LIMIT) {
         const struct ox_placement_request request = request_of(c, worst_at);
         printf("  %s:\n", worst_at->name);
-        (void)seconds_of(&run, &plan_choice_automatic, true);
-        (void)seconds_of(&run, &request, true);
+        (void)step_case_seconds(&run, &plan_choice_automatic, true);
+        (void)step_case_seconds(&run, &request, true);
     }
     CHECK(worst <= LIMIT);
     ox_model_close(&run.model);

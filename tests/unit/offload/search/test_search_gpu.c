@@ -42,24 +42,6 @@ static void open_run(const struct step_case *c, struct step_run *run) {
     run->config.budget.device_bytes -= OX_CUDA_PROCESS_BYTES;
 }
 
-/* Simulated seconds of what the planner makes of the request; 0 where nothing fits. */
-static double seconds_of(struct step_run *run, const struct ox_placement_request *request, bool tells) {
-    struct ox_engine_plan *plan = NULL;
-    struct ox_sim_setup setup;
-    double seconds = 0;
-    run->config.request = *request;
-    if (ox_engine_plan_open(&run->config, &plan) == OX_OK) {
-        ox_engine_sim_setup(&run->config, &plan->input, &setup);
-        seconds = plan_choice_seconds(plan->train, &setup);
-        if (tells) {
-            printf("    %.4g s: ", seconds);
-            plan_choice_print(&plan->input);
-        }
-    }
-    ox_engine_plan_close(&plan);
-    return seconds;
-}
-
 /* False where the case does not allow the request: more tiles than micro-batches, or updates in backward beside units
  * on the device, for which the drives lack a slot. */
 static bool request_of(const struct step_case *c, const struct narrow *narrow, struct ox_placement_request *request) {
@@ -88,13 +70,13 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
     double worst = 0;
     open_run(c, &run);
     const clock_t begin = clock();
-    const double chosen = seconds_of(&run, &plan_choice_automatic, false);
+    const double chosen = step_case_seconds(&run, &plan_choice_automatic, false);
     const double planning = (double)(clock() - begin) / CLOCKS_PER_SEC;
     uint32_t worst_at = 0;
     for (uint32_t i = first; i < first + count && chosen > 0; i++) {
         struct ox_placement_request request;
         if (request_of(c, &narrows[i], &request)) {
-            const double seconds = seconds_of(&run, &request, false);
+            const double seconds = step_case_seconds(&run, &request, false);
             worst_at = seconds > 0 && chosen / seconds > worst ? i : worst_at;
             worst = seconds > 0 ? fmax(worst, chosen / seconds) : worst;
         }
@@ -107,8 +89,8 @@ static double compare(const struct step_case *c, uint32_t first, uint32_t count)
         struct ox_placement_request request;
         CHECK(request_of(c, &narrows[worst_at], &request));
         printf("  %u:\n", worst_at);
-        (void)seconds_of(&run, &plan_choice_automatic, true);
-        (void)seconds_of(&run, &request, true);
+        (void)step_case_seconds(&run, &plan_choice_automatic, true);
+        (void)step_case_seconds(&run, &request, true);
     }
     ox_model_close(&run.model);
     CHECK(worst <= limit_of(c));
