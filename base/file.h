@@ -38,7 +38,7 @@ bool ox_path_is_file(const char *path);
 bool ox_path_is_folder(const char *path);
 /* True when any entry has that name, a dangling link included. */
 bool ox_path_exists(const char *path);
-/* The same of an entry of a folder. */
+/* True when a folder has an entry of that name, a dangling link included. */
 bool ox_folder_has(const char *folder, const char *name);
 
 /* Refuses a link in the place of something that the program makes and fills under a name of its own: OX_E_CONFIG. */

@@ -119,7 +119,7 @@ bool ox_run_exists(const char *output_dir);
 /* Writes to `path` (OX_CONFIG_TEXT_BYTES) what --model means: `model`, or of a run its newest checkpoint. OX_E_CONFIG:
  * there is nothing, or no checkpoint; OX_E_CORRUPT: the newest checkpoint is damaged. */
 OX_MUST enum ox_status ox_run_find_model(const char *model, char *path);
-/* The same for what --adapter means. */
+/* Writes to `path` likewise what --adapter means: `adapter`, or of a run its newest checkpoint. */
 OX_MUST enum ox_status ox_run_find_adapter(const char *adapter, char *path);
 
 /* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens,

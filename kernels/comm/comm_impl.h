@@ -70,7 +70,7 @@ OX_MUST enum ox_status ox_comm_patience_check(struct ox_comm_patience *patience,
 void ox_comm_waited(struct ox_comm *comm, uint32_t call, uint64_t begin_ns);
 
 void ox_comm_init(struct ox_comm *comm, const struct ox_comm_ops *ops, uint32_t rank, uint32_t count);
-/* The same with the ranks of another endpoint, which lies inside. */
+/* Begins an endpoint that lies over another one, whose ranks it has. */
 void ox_comm_init_over(struct ox_comm *comm, const struct ox_comm_ops *ops, struct ox_comm *inner);
 
 #ifdef __cplusplus

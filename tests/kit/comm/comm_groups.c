@@ -89,8 +89,8 @@ static void in_groups(struct comm_rank *rank) {
     ox_comm_close(&groups.comms[1]);
 }
 
-/* Of ranks in pairs the first one fails: the calls of all groups end with its text, and a revival of all ranks revives
- * them. */
+/* Ranks are in pairs, and the first one fails: the calls of all groups end with its text, and a revival of all ranks
+ * revives them. */
 static void fail_in_groups(struct comm_rank *rank) {
     struct groups groups;
     open_groups(rank, 2, &groups);

@@ -83,7 +83,7 @@ int main(void) {
     sys_args_word(&args, "%s", test_path(three[2]));
     sys_run_well(&args, &process);
     check_mean("two", (const char *const[]){three[0], three[2]}, 2);
-    /* Of rounded checkpoints the exact weights count. */
+    /* A rounded checkpoint counts with its exact weights. */
     train(sys_write_model("llama"), "rounded", "--save-dtype bf16");
     begin("exact", "--save-dtype fp32");
     sys_args_word(&args, "%s", test_path("rounded"));

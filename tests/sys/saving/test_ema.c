@@ -171,7 +171,7 @@ static void test_uses(void) {
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "holds no averages"));
 }
 
-/* Of adapters, which alone are trained, the averages are those of A and B. */
+/* A run that trains adapters alone averages their A and B. */
 static void test_adapters(void) {
     model = test_path("averaged");
     run("adapters", "--ema-decay 0.75 --lora-r 2", false);

@@ -13,8 +13,8 @@
     "\"vocab_size\":67,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                    \
     "\"num_key_value_heads\":2,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,\"initializer_range\":0.3,"
 
-/* Of a token 3 of 6 experts; of which each fills whole groups of elements. The second has an expert of all tokens and a
- * layer without a mixture. */
+/* A token goes to 3 of 6 experts, each of which fills whole groups of elements. The second model has an
+ * expert of all tokens and a layer without a mixture. */
 static const char *const models[][2] = {
     {"plain", "{\"model_type\":\"qwen3_moe\"," COMMON "\"head_dim\":16,\"num_experts\":6,\"num_experts_per_tok\":3,"
               "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"norm_topk_prob\":true}"},
