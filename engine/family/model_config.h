@@ -173,6 +173,19 @@ static inline bool ox_layer_is_sparse(const struct ox_model_config *config, uint
     return config->mixture.router.experts != 0 && !ox_layers_has(&config->mixture.dense, layer);
 }
 
+/* Whether a role is one that each expert of a mixture has by itself, and an expert's elements in it; 0: it is none. */
+static inline bool ox_role_is_of_expert(enum ox_role role) {
+    return role >= OX_ROLE_EXPERT_GATE_UP && role <= OX_ROLE_EXPERT_DOWN_BIAS;
+}
+static inline uint64_t ox_expert_elems(const struct ox_model_config *config, enum ox_role role) {
+    const uint64_t gate_up = 2 * (uint64_t)config->mixture.width, hidden = config->hidden;
+    return role == OX_ROLE_EXPERT_GATE_UP        ? gate_up * hidden
+           : role == OX_ROLE_EXPERT_GATE_UP_BIAS ? gate_up
+           : role == OX_ROLE_EXPERT_DOWN         ? config->mixture.width * hidden
+           : role == OX_ROLE_EXPERT_DOWN_BIAS    ? hidden
+                                                 : 0;
+}
+
 enum ox_unit_kind { OX_UNIT_EMBED, OX_UNIT_BLOCK, OX_UNIT_HEAD, OX_UNIT_BESIDE /* another unit of its stage */,
                     OX_UNIT_EXPERTS /* some of a block's */ };
 

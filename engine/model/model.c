@@ -68,10 +68,6 @@ static uint64_t extent_of(const struct ox_model_config *config, enum ox_dim exte
     return 1;
 }
 
-static bool is_of_expert(enum ox_role role) {
-    return role >= OX_ROLE_EXPERT_GATE_UP && role <= OX_ROLE_EXPERT_DOWN_BIAS;
-}
-
 /* Whether an embedding, a block or a head has the row, a block with all its experts. `layer` is that of a block. */
 static bool has_row(const struct ox_model_config *config, const struct ox_family_row *row, enum ox_unit_kind kind,
                     uint32_t layer) {
@@ -176,7 +172,7 @@ static void add_rows(struct ox_model *model, const struct ox_family *family, str
     struct ox_unit *const unit = at->unit;
     const bool apart = unit->kind == OX_UNIT_EXPERTS || (unit->kind == OX_UNIT_BLOCK &&
                                                          groups_in(&model->config, unit->layer) > 0);
-    const bool is_here = !apart || is_of_expert(row->role) == (unit->kind == OX_UNIT_EXPERTS);
+    const bool is_here = !apart || ox_role_is_of_expert(row->role) == (unit->kind == OX_UNIT_EXPERTS);
     const uint32_t all = repeats(&model->config, row);
     const uint32_t expert_first = unit->expert_first, here = unit->expert_count > 0 ? unit->expert_count : all;
     uint64_t each = 0; /* elements of an expert, or of the row */
@@ -264,15 +260,6 @@ uint32_t ox_model_expert_units(const struct ox_model *model, uint32_t block_unit
     return count;
 }
 
-/* Elements of an expert in a role. */
-static uint64_t expert_elems(const struct ox_model_config *config, enum ox_role role) {
-    const uint64_t gate_up = 2 * (uint64_t)config->mixture.width, hidden = config->hidden;
-    return role == OX_ROLE_EXPERT_GATE_UP        ? gate_up * hidden
-           : role == OX_ROLE_EXPERT_GATE_UP_BIAS ? gate_up
-           : role == OX_ROLE_EXPERT_DOWN         ? config->mixture.width * hidden
-                                                 : hidden;
-}
-
 enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
     const struct ox_family *const family = ox_family_find(config->family);
     const uint32_t per_unit = config->mixture.per_unit, experts = config->mixture.router.experts;
@@ -294,8 +281,8 @@ enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
                        "(\"residual_multiplier\"), which experts do with their block alone; use 0", per_unit);
     }
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        if (is_of_expert(row->role) && (row->when == NULL || row->when(config))) {
-            while (least * expert_elems(config, row->role) % OX_GROUP_ELEMS != 0) {
+        if (ox_role_is_of_expert(row->role) && (row->when == NULL || row->when(config))) {
+            while (least * ox_expert_elems(config, row->role) % OX_GROUP_ELEMS != 0) {
                 least *= 2;
             }
             if (!row->each_expert) {

@@ -16,16 +16,6 @@ struct ox_routing {
     uint8_t *own, *pending; /* (mixtures, experts): bits of the step that runs, and of one whose update is pending */
 };
 
-/* Elements of an expert in a role; 0: no role of experts. */
-static uint64_t elems_of(const struct ox_model_config *config, enum ox_role role) {
-    const uint64_t gate_up = 2 * (uint64_t)config->mixture.width, hidden = config->hidden;
-    return role == OX_ROLE_EXPERT_GATE_UP        ? gate_up * hidden
-           : role == OX_ROLE_EXPERT_GATE_UP_BIAS ? gate_up
-           : role == OX_ROLE_EXPERT_DOWN         ? config->mixture.width * hidden
-           : role == OX_ROLE_EXPERT_DOWN_BIAS    ? hidden
-                                                 : 0;
-}
-
 /* Mixtures and their experts in the order of forward, which is that of the reports. */
 static void find_experts(const struct ox_model *model, struct ox_routing *routing) {
     memset(routing->mixture_of, 0xff, model->unit_count * sizeof *routing->mixture_of);
@@ -129,7 +119,7 @@ bool ox_routing_next(const struct ox_rank *rank, uint32_t unit_idx, const uint8_
                      const struct ox_role_walk *walk, struct ox_routed_part *part) {
     const struct ox_model *const model = rank->config.model;
     const enum ox_role role = walk->last->role;
-    const uint64_t each = elems_of(&model->config, role);
+    const uint64_t each = ox_expert_elems(&model->config, role);
     const uint64_t begin = part->range.end == 0 ? walk->range.begin : part->range.end;
     *part = (struct ox_routed_part){.range = {.begin = begin, .end = walk->range.end}};
     if (begin >= walk->range.end || routed == NULL || each == 0) {
