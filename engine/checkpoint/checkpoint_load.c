@@ -101,12 +101,7 @@ const struct ox_st_entry *ox_optim_find(const struct ox_st_file *file, const str
                                         enum ox_plane plane) {
     char name[OX_OPTIM_NAME_BYTES];
     ox_optim_name(tensor, plane, name);
-    for (uint32_t i = 0; i < ox_st_count(file); i++) {
-        if (strcmp(ox_st_entry(file, i)->name, name) == 0) {
-            return ox_st_entry(file, i);
-        }
-    }
-    return NULL;
+    return ox_st_find(file, name);
 }
 
 static enum ox_status fill_from_checkpoint(const struct source *source, const struct target *target) {

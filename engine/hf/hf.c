@@ -68,9 +68,9 @@ static const char *file_name_of(const struct ox_st_file *file) {
     return slash != NULL ? slash + 1 : ox_st_path(file);
 }
 
-enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *name) {
+enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *where, const char *name) {
     char path[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(folder->path, name, path);
+    enum ox_status status = ox_path_join(where, name, path);
     if (status == OX_OK && folder->file_count >= FILES_MAX) {
         status = ox_fail(OX_E_CONFIG, "%s: the index names more than %d files; save the model in larger ones",
                          folder->path, FILES_MAX);
@@ -115,7 +115,7 @@ static enum ox_status open_indexed_files(struct ox_hf_folder *folder, const char
                            path, tensor, ox_json_excerpt(file, text));
         }
         if (!is_open(folder, name)) {
-            const enum ox_status status = ox_hf_open_file(folder, name);
+            const enum ox_status status = ox_hf_open_file(folder, folder->path, name);
             if (status != OX_OK) {
                 return ox_fail_in(status, "%s", path);
             }
@@ -149,7 +149,7 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     json_t *index = NULL;
     enum ox_status status = ox_path_join(folder->path, "model.safetensors", path);
     if (status == OX_OK && ox_path_exists(path)) {
-        return ox_hf_open_file(folder, "model.safetensors");
+        return ox_hf_open_file(folder, folder->path, "model.safetensors");
     }
     OX_THEN(status, ox_path_join(folder->path, "model.safetensors.index.json", path));
     if (status == OX_OK && !ox_path_exists(path)) {

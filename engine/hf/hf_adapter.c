@@ -492,10 +492,7 @@ enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path)
                        path);
     }
     const uint32_t nth = folder->file_count;
-    char *const own = folder->path;
-    folder->path = (char *)path; /* ox_hf_open_file joins it with the name */
-    enum ox_status status = ox_hf_open_file(folder, "adapter_model.safetensors");
-    folder->path = own;
+    enum ox_status status = ox_hf_open_file(folder, path, "adapter_model.safetensors");
     OX_THEN(status, ox_hf_adapter_config(path, status == OX_OK ? folder->files[nth] : NULL, &lora));
     OX_THEN(status, ox_hf_check_targets(folder->model, lora.targets));
     OX_THEN(status, adapt(folder, &lora));

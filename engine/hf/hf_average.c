@@ -2,30 +2,13 @@
 #include "engine/hf/hf_internal.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* The entry "<name>.ema" of a file; NULL: it has none. */
 static const struct ox_st_entry *find_average(const struct ox_st_file *file, const struct ox_tensor *tensor) {
     char name[OX_TENSOR_NAME_BYTES + 8];
     snprintf(name, sizeof name, "%s.ema", tensor->name);
-    for (uint32_t i = 0; i < ox_st_count(file); i++) {
-        const struct ox_st_entry *const entry = ox_st_entry(file, i);
-        if (strcmp(entry->name, name) == 0 && entry->count == tensor->count) {
-            return entry;
-        }
-    }
-    return NULL;
-}
-
-/* Opens the optimizer file of the checkpoint: of a folder of adapters that of these. It stays open with the others. */
-static enum ox_status open_file(struct ox_hf_folder *folder, const char *where, const struct ox_st_file **out) {
-    char *const own = folder->path;
-    folder->path = (char *)where; /* ox_hf_open_file looks there */
-    const enum ox_status status = ox_folder_has(where, "optimizer.safetensors")
-                                      ? ox_hf_open_file(folder, "optimizer.safetensors") : OX_E_CONFIG;
-    folder->path = own;
-    *out = status == OX_OK ? folder->files[folder->file_count - 1] : NULL;
-    return status;
+    const struct ox_st_entry *const entry = ox_st_find(file, name);
+    return entry != NULL && entry->count == tensor->count ? entry : NULL;
 }
 
 enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
@@ -34,8 +17,11 @@ enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
     const char *const where = adapter != NULL && adapter->path != NULL ? adapter->path : folder->path;
     const struct ox_st_file *file = NULL;
     uint32_t found = 0;
-    enum ox_status status = open_file(folder, where, &file);
-    for (uint32_t i = model->saved_first; status == OX_OK && i < model->tensor_count; i++) {
+    if (ox_folder_has(where, "optimizer.safetensors")) {
+        OX_TRY(ox_hf_open_file(folder, where, "optimizer.safetensors"));
+        file = folder->files[folder->file_count - 1];
+    }
+    for (uint32_t i = model->saved_first; file != NULL && i < model->tensor_count; i++) {
         const struct ox_st_entry *const entry = find_average(file, &model->tensors[i]);
         if (entry != NULL && adapter != NULL) {
             adapter->entries[i - model->saved_first] = entry;
@@ -45,13 +31,13 @@ enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
             found++;
         }
     }
-    if (status == OX_E_CONFIG || (status == OX_OK && found == 0)) {
+    if (found == 0) {
         return ox_fail(OX_E_CONFIG, "%s: holds no averages; --ema reads those of a checkpoint of a run with "
                        "--ema-decay", where);
     }
-    if (status == OX_OK && adapter != NULL) {
+    if (adapter != NULL) {
         adapter->file = file;
         adapter->cached = OX_NO_TENSOR;
     }
-    return status;
+    return OX_OK;
 }

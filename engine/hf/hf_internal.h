@@ -48,7 +48,8 @@ struct ox_hf_folder {
 };
 
 /* The parts of ox_hf_open that adapters need too. */
-OX_MUST enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *name);
+/* Opens a file of the folder at `where`, the model's own or that of its adapter, behind those that are open. */
+OX_MUST enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *where, const char *name);
 OX_MUST enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape);
 OX_MUST enum ox_status ox_hf_fail_memory(const char *path);
 

@@ -322,6 +322,15 @@ const struct ox_st_entry *ox_st_entry(const struct ox_st_file *file, uint32_t id
     return &file->entries[idx];
 }
 
+const struct ox_st_entry *ox_st_find(const struct ox_st_file *file, const char *name) {
+    for (uint32_t i = 0; i < file->count; i++) {
+        if (strcmp(file->entries[i].name, name) == 0) {
+            return &file->entries[i];
+        }
+    }
+    return NULL;
+}
+
 const char *ox_st_path(const struct ox_st_file *file) {
     return file->path;
 }

@@ -37,6 +37,8 @@ OX_MUST enum ox_status ox_st_open(const char *path, struct ox_st_file **out);
 void ox_st_close(struct ox_st_file **file);
 uint32_t ox_st_count(const struct ox_st_file *file);
 const struct ox_st_entry *ox_st_entry(const struct ox_st_file *file, uint32_t idx);
+/* The entry of that name; NULL: there is none. */
+const struct ox_st_entry *ox_st_find(const struct ox_st_file *file, const char *name);
 const char *ox_st_path(const struct ox_st_file *file);
 
 /* Reads elements [first, first + count) into out[count] as fp32, converted from F32, F16 or BF16. */

@@ -39,10 +39,8 @@ static bool same_tensors(const char *a, const char *b, const char *name) {
     REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/%s", b, STEPS, name), &files[1]));
     bool same = ox_st_count(files[0]) == ox_st_count(files[1]);
     for (uint32_t i = 0; same && i < ox_st_count(files[0]); i++) {
-        const struct ox_st_entry *const left = ox_st_entry(files[0], i), *right = NULL;
-        for (uint32_t j = 0; j < ox_st_count(files[1]); j++) {
-            right = strcmp(ox_st_entry(files[1], j)->name, left->name) == 0 ? ox_st_entry(files[1], j) : right;
-        }
+        const struct ox_st_entry *const left = ox_st_entry(files[0], i);
+        const struct ox_st_entry *const right = ox_st_find(files[1], left->name);
         same = right != NULL && right->count == left->count;
         float *const values = same ? malloc(2 * left->count * sizeof *values) : NULL;
         if (same) {

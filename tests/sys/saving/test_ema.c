@@ -39,15 +39,6 @@ static void run(const char *output, const char *more, bool has_drive) {
     sys_run_well(&args, &process);
 }
 
-static const struct ox_st_entry *find(const struct ox_st_file *file, const char *name) {
-    for (uint32_t i = 0; i < ox_st_count(file); i++) {
-        if (strcmp(ox_st_entry(file, i)->name, name) == 0) {
-            return ox_st_entry(file, i);
-        }
-    }
-    return NULL;
-}
-
 /* Follows one tensor through all checkpoints of the run. */
 static void check_follows(const char *output, const char *name) {
     static float expected[ELEMS_MAX], weights[ELEMS_MAX], averages[ELEMS_MAX];
@@ -58,7 +49,8 @@ static void check_follows(const char *output, const char *name) {
         snprintf(average, sizeof average, "%s.ema", name);
         REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/model.safetensors", output, step), &model_file));
         REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/optimizer.safetensors", output, step), &optim));
-        const struct ox_st_entry *const weight = find(model_file, name), *const entry = find(optim, average);
+        const struct ox_st_entry *const weight = ox_st_find(model_file, name);
+        const struct ox_st_entry *const entry = ox_st_find(optim, average);
         CHECK(weight != NULL && entry != NULL && entry->count == weight->count && weight->count <= ELEMS_MAX);
         if (weight != NULL && entry != NULL && entry->count == weight->count && weight->count <= ELEMS_MAX) {
             REQUIRE_OK(ox_st_read_f32(model_file, weight, 0, weight->count, weights));
