@@ -21,19 +21,20 @@ struct export_source {
 };
 
 struct export_job {
+    const struct export_source *sources; /* one, or several of which the mean is written */
+    uint32_t source_count;
     const struct ox_hf_folder *folder; /* of the last source */
-    const struct ox_st_file *optim;
-    struct export_source *before; /* the other ones of a mean */
-    uint32_t before_count;
-    double *sums; /* BUFFER_ELEMS, with others */
+    double *sums; /* BUFFER_ELEMS, with several */
     struct ox_hf_writer *writer;
     enum ox_dtype dtype;
     float *values; /* BUFFER_ELEMS */
     const char *adapter; /* the folder of adapters that are merged, or NULL */
 };
 
-static enum ox_status read_source(const struct ox_hf_folder *folder, const struct ox_st_file *optim,
-                                  uint32_t tensor_idx, uint64_t first, uint64_t count, float *values) {
+static enum ox_status read_source(const struct export_source *source, uint32_t tensor_idx, uint64_t first,
+                                  uint64_t count, float *values) {
+    const struct ox_hf_folder *const folder = source->folder;
+    const struct ox_st_file *const optim = source->optim;
     const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
     if (optim == NULL) {
         return ox_hf_read_finite(folder, tensor_idx, first, count, values);
@@ -56,16 +57,14 @@ static enum ox_status read_source(const struct ox_hf_folder *folder, const struc
 /* Reads values into job->values: those of the source, or the mean of those of all. */
 static enum ox_status read_part(const struct export_job *job, uint32_t tensor_idx, uint64_t first, uint64_t count) {
     enum ox_status status = OX_OK;
-    for (uint32_t k = 0; k <= job->before_count && status == OX_OK; k++) {
-        const bool last = k == job->before_count;
-        status = read_source(last ? job->folder : job->before[k].folder, last ? job->optim : job->before[k].optim,
-                             tensor_idx, first, count, job->values);
-        for (uint64_t i = 0; i < count && status == OX_OK && job->before_count > 0; i++) {
+    for (uint32_t k = 0; k < job->source_count && status == OX_OK; k++) {
+        status = read_source(&job->sources[k], tensor_idx, first, count, job->values);
+        for (uint64_t i = 0; i < count && status == OX_OK && job->source_count > 1; i++) {
             job->sums[i] = (k > 0 ? job->sums[i] : 0) + (double)job->values[i];
         }
     }
-    for (uint64_t i = 0; i < count && status == OX_OK && job->before_count > 0; i++) {
-        job->values[i] = (float)(job->sums[i] / (job->before_count + 1.0));
+    for (uint64_t i = 0; i < count && status == OX_OK && job->source_count > 1; i++) {
+        job->values[i] = (float)(job->sums[i] / job->source_count);
     }
     return status;
 }
@@ -201,11 +200,9 @@ static enum ox_status fill_folder(struct export_job *job, const char *source, co
             ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
     }
     OX_THEN(status, write_tensors(job));
-    for (uint32_t k = 0; k <= job->before_count && status == OX_OK; k++) {
-        const bool last = k == job->before_count;
-        const struct ox_st_file *const optim = last ? job->optim : job->before[k].optim;
-        status = ox_hf_verify(last ? job->folder : job->before[k].folder);
-        OX_THEN(status, optim != NULL ? ox_st_verify(optim) : OX_OK);
+    for (uint32_t k = 0; k < job->source_count && status == OX_OK; k++) {
+        status = ox_hf_verify(job->sources[k].folder);
+        OX_THEN(status, job->sources[k].optim != NULL ? ox_st_verify(job->sources[k].optim) : OX_OK);
     }
     const char *const companions = beside(job, source);
     OX_THEN(status, ox_hf_copy_companions(companions, tmp));
@@ -245,32 +242,30 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
 enum ox_status ox_export_folder(const char *source, const char *adapter, bool averages, const char *path,
                                 enum ox_dtype dtype, uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER);
-    struct ox_hf_folder *folder = NULL;
-    struct ox_st_file *optim = NULL;
-    struct export_job job = {.dtype = dtype, .adapter = adapter};
-    enum ox_status status = ox_hf_open(source, true, &folder);
+    struct export_source one = {.folder = NULL};
+    struct export_job job = {.sources = &one, .source_count = 1, .dtype = dtype, .adapter = adapter};
+    enum ox_status status = ox_hf_open(source, true, &one.folder);
     if (status == OX_OK && adapter != NULL) {
-        status = ox_hf_load_adapter(folder, adapter);
+        status = ox_hf_load_adapter(one.folder, adapter);
     }
-    if (status == OX_OK && !ox_hf_has_weights(folder)) {
+    if (status == OX_OK && !ox_hf_has_weights(one.folder)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no weights; give a model folder or a checkpoint", source);
     }
-    OX_THEN(status, averages ? ox_hf_use_averages(folder) : OX_OK);
-    if (status == OX_OK && ox_hf_model(folder)->config.lora.r > 0) {
-        status = ox_hf_merge(folder); /* a checkpoint of adapters has masters of these alone */
+    OX_THEN(status, averages ? ox_hf_use_averages(one.folder) : OX_OK);
+    if (status == OX_OK && ox_hf_model(one.folder)->config.lora.r > 0) {
+        status = ox_hf_merge(one.folder); /* a checkpoint of adapters has masters of these alone */
     } else if (!averages) {
-        OX_THEN(status, open_masters(source, ox_hf_model(folder), dtype, &optim));
+        OX_THEN(status, open_masters(source, ox_hf_model(one.folder), dtype, &one.optim));
     }
     if (status == OX_OK) {
-        job.folder = folder;
-        job.optim = optim;
+        job.folder = one.folder;
         job.values = malloc(BUFFER_ELEMS * sizeof *job.values);
         status = job.values != NULL ? write_folder(&job, source, path, shard_bytes_max)
                                     : ox_fail(OX_E_NOMEM, "%s: no memory to export it", source);
     }
     free(job.values);
-    ox_st_close(&optim);
-    ox_hf_close(&folder);
+    ox_st_close(&one.optim);
+    ox_hf_close(&one.folder);
     return status;
 }
 
@@ -307,7 +302,7 @@ enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const 
                               uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER && count > 0);
     struct export_source *const all = calloc(count, sizeof *all);
-    struct export_job job = {.dtype = dtype, .before = all, .before_count = count - 1,
+    struct export_job job = {.dtype = dtype, .sources = all, .source_count = count,
                              .values = malloc(BUFFER_ELEMS * sizeof *job.values),
                              .sums = malloc(BUFFER_ELEMS * sizeof *job.sums)};
     const bool has_memory = all != NULL && job.values != NULL && job.sums != NULL;
@@ -317,7 +312,6 @@ enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const 
     }
     if (status == OX_OK) {
         job.folder = all[count - 1].folder;
-        job.optim = all[count - 1].optim;
         status = write_folder(&job, sources[count - 1], path, shard_bytes_max);
     }
     for (uint32_t i = 0; all != NULL && i < count; i++) {

@@ -8,30 +8,23 @@ static const struct ox_shape *shape_of(const struct ox_node_call *call) {
 
 /* The dropout of what an adapter reads. Its random words depend on seed, step, micro-batch, block, matrix and element
  * alone, so that backward, which may compute the block anew anywhere, finds the same ones. */
-static struct ox_op_drop drop_of(const struct ox_node_call *call) {
+static void drop(const struct ox_node_call *call, void *out, const void *in, const void *residual) {
     const struct ox_shape *const shape = shape_of(call);
     const uint64_t unit_idx = (uint64_t)(call->job->unit - shape->model->units);
     const uint64_t matrix = unit_idx << 8 | (uint64_t)(call->node->role - OX_ROLE_QKV_A);
-    return (struct ox_op_drop){.count = (uint64_t)shape->rows * call->node->in_count,
-                               .seed = shape->objective.drop_seed ^ matrix,
-                               .stream = call->job->noise_stream,
-                               .rate = call->job->trains ? call->node->scale : 0.0f, .real = shape->compute.real};
+    OX_RUN(&call->job->run, drop, .out = out, .in = in, .residual = residual,
+           .count = (uint64_t)shape->rows * call->node->in_count, .seed = shape->objective.drop_seed ^ matrix,
+           .stream = call->job->noise_stream, .rate = call->job->trains ? call->node->scale : 0.0f,
+           .real = shape->compute.real);
 }
 
 void ox_drop_forward(const struct ox_node_call *call) {
-    struct ox_op_drop op = drop_of(call);
-    op.out = call->out;
-    op.in = call->in;
-    OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, drop, &op));
+    drop(call, call->out, call->in, NULL);
 }
 
 void ox_drop_backward(const struct ox_node_call *call) {
-    struct ox_op_drop op = drop_of(call);
-    op.out = call->din;
-    op.in = call->dout;
-    op.residual = call->dresidual;
     if (call->din != NULL) {
-        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, drop, &op));
+        drop(call, call->din, call->dout, call->dresidual);
     }
 }
 

@@ -37,17 +37,29 @@ static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, c
     }
 }
 
-static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets,
-                      uint64_t counted) {
-    sum->targets += targets;
-    sum->counted += counted;
-    sum->batches++;
-    sum->with_update |= result->with_update;
+/* Adds what was measured of other rows. */
+static void add_sum(struct eval_sum *sum, const struct eval_sum *more) {
+    sum->loss += more->loss;
+    for (int i = 0; i < OX_PAIR_VALUES; i++) {
+        sum->values[i] += more->values[i];
+    }
+    sum->counted += more->counted;
+    sum->targets += more->targets;
+    sum->batches += more->batches;
+    sum->with_update |= more->with_update;
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            sum->traffic[link][kind] += result->traffic[link][kind];
+            sum->traffic[link][kind] += more->traffic[link][kind];
         }
     }
+}
+
+/* Adds what an evaluation has measured; its losses are added apart. */
+static void add_batch(struct eval_sum *sum, const struct ox_eval_result *result, uint64_t targets,
+                      uint64_t counted) {
+    struct eval_sum batch = {.targets = targets, .batches = 1, .counted = counted, .with_update = result->with_update};
+    memcpy(batch.traffic, result->traffic, sizeof batch.traffic);
+    add_sum(sum, &batch);
 }
 
 /* The hooks that follow an evaluation, the source that is measured, and when that began. */
@@ -125,22 +137,6 @@ void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, do
                "--show` prints it)", what, loss, vocab, guessing,
                trainer->input.tokenizer_path[0] != '\0' ? trainer->input.tokenizer_path : "its bytes are the tokens",
                ox_trainer_has_conversations(trainer) ? "a chat template that the model was not trained with, " : "");
-    }
-}
-
-static void add_sum(struct eval_sum *sum, const struct eval_sum *more) {
-    sum->loss += more->loss;
-    for (int i = 0; i < OX_PAIR_VALUES; i++) {
-        sum->values[i] += more->values[i];
-    }
-    sum->counted += more->counted;
-    sum->targets += more->targets;
-    sum->batches += more->batches;
-    sum->with_update |= more->with_update;
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            sum->traffic[link][kind] += more->traffic[link][kind];
-        }
     }
 }
 
