@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -387,6 +388,22 @@ double sys_metric(const char *curve, unsigned step, const char *key) {
     snprintf(words, sizeof words, "\"%s\":", key);
     const char *const at = strstr(line, words);
     return at != NULL && at < line + strcspn(line, "\n") ? strtod(at + strlen(words), NULL) : NAN;
+}
+
+double sys_eval_loss(const char *model, const char *data, const char *words) {
+    struct sys_args args;
+    static struct sys_process process;
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", data);
+    sys_args_add(&args, words);
+    sys_args_add(&args, "--format json");
+    sys_run_well(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *const loss = json_object_get(json, "mean_nll");
+    const double value = json_is_number(loss) ? json_number_value(loss) : NAN;
+    json_decref(json);
+    return value;
 }
 
 long sys_number_after(const char *text, const char *words, long otherwise) {

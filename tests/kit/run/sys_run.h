@@ -109,6 +109,8 @@ char *sys_curve(const char *folder, const char *type);
 const char *sys_curve_from(const char *curve, unsigned step);
 /* Returns a number of this step in a curve; NAN when there is none. */
 double sys_metric(const char *curve, unsigned step, const char *key);
+/* Returns the mean loss that `eval`, with these further words, finds for a model on data; NAN when it says none. */
+double sys_eval_loss(const char *model, const char *data, const char *words);
 /* Returns the number after the last occurrence of `words`, or `otherwise`. */
 long sys_number_after(const char *text, const char *words, long otherwise);
 /* True when the run in <folder> has a part of its optimizer state in memory and a part on drives, by its plan.txt. */

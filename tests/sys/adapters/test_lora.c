@@ -167,18 +167,10 @@ static void test_resumes(void) {
 }
 
 static double eval_loss(const char *model, const char *adapter) {
-    sys_args_begin(&args, "eval");
-    sys_args_word(&args, "--model=%s", model);
-    sys_args_word(&args, "--data=%s", text_path);
-    sys_args_add(&args, "--max-seq-length 16 --host-mem 64MiB --dtype fp32 --format json");
-    if (adapter != NULL) {
-        sys_args_word(&args, "--adapter=%s", adapter);
-    }
-    sys_run_well(&args, &process);
-    json_t *const json = json_loads(process.outcome.out, 0, NULL);
-    const double loss = json_number_value(json_object_get(json, "mean_nll"));
-    json_decref(json);
-    return loss;
+    char words[OX_PATH_BYTES + 128];
+    snprintf(words, sizeof words, "--max-seq-length 16 --host-mem 64MiB --dtype fp32 %s%s",
+             adapter != NULL ? "--adapter " : "", adapter != NULL ? adapter : "");
+    return sys_eval_loss(model, text_path, words);
 }
 
 /* After test_resumes. */

@@ -135,16 +135,9 @@ static void test_resumes(void) {
 }
 
 static double eval_loss(const char *of, const char *more) {
-    sys_args_begin(&args, "eval");
-    sys_args_word(&args, "--model=%s", test_path(of));
-    sys_args_word(&args, "--data=%s", text);
-    sys_args_add(&args, "--max-seq-length 16 --host-mem 64MiB --format json");
-    sys_args_add(&args, more);
-    sys_run_well(&args, &process);
-    json_t *const json = json_loads(process.outcome.out, 0, NULL);
-    const double loss = json_number_value(json_object_get(json, "mean_nll"));
-    json_decref(json);
-    return loss;
+    char words[128];
+    snprintf(words, sizeof words, "--max-seq-length 16 --host-mem 64MiB %s", more);
+    return sys_eval_loss(test_path(of), text, words);
 }
 
 static void test_uses(void) {

@@ -220,18 +220,6 @@ static const char *write_rows(void) {
     return test_path("rows.jsonl");
 }
 
-static double mean_nll(const char *model, const char *rows) {
-    sys_args_begin(&args, "eval");
-    sys_args_word(&args, "--model=%s", model);
-    sys_args_word(&args, "--data=%s", rows);
-    sys_args_add(&args, "--format json");
-    sys_run_well(&args, &process);
-    json_t *const said = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, NULL);
-    const double nll = number(said, "mean_nll");
-    json_decref(said);
-    return nll;
-}
-
 static char *tune(const char *rows, const char *name, const char *more) {
     sys_args_begin(&args, "train");
     sys_args_word(&args, "--model=%s", model_folder);
@@ -254,7 +242,7 @@ static void check_defaults(void) {
         raised = fmax(raised, sys_metric(curve, steps, "loss") - sys_metric(still, steps, "loss"));
     }
     const char *const tuned = test_pathf("defaults/checkpoint-%u", steps);
-    const double before = mean_nll(model_folder, rows), after = mean_nll(tuned, rows);
+    const double before = sys_eval_loss(model_folder, rows, ""), after = sys_eval_loss(tuned, rows, "");
     printf("  defaults: mean nll %.3f before, %.3f after %u steps; the loss of a step raised by %.3f at most\n", before,
            after, steps, raised);
     CHECK(steps > 20 && raised < 0.05 && after < before - 0.1);
