@@ -23,10 +23,11 @@ const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const 
 /* Experts begin and end with whole OX_GROUP_ELEMS, also where they are elsewhere: behind them comes the expert
  * of all tokens. */
 uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before) {
+    const bool of_expert = ox_role_is_of_expert(role);
     const bool behind = role >= OX_ROLE_SHARED_GATE_UP && role <= OX_ROLE_SHARED_GATE_BIAS;
     const bool goes_on = before >= OX_ROLE_SHARED_GATE_UP && before <= OX_ROLE_SHARED_GATE_BIAS;
-    OX_ASSERT(ox_role_is_of_expert(role) || behind || !ox_role_is_of_expert(before));
-    return ox_align_up(end, ox_role_is_of_expert(role) || (behind && !goes_on) ? OX_GROUP_ELEMS : OX_TENSOR_ALIGN_ELEMS);
+    OX_ASSERT(of_expert || behind || !ox_role_is_of_expert(before));
+    return ox_align_up(end, of_expert || (behind && !goes_on) ? OX_GROUP_ELEMS : OX_TENSOR_ALIGN_ELEMS);
 }
 
 void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit) {
