@@ -73,7 +73,8 @@ struct ox_comm_reduce_scatter {
     const char *what;
 };
 
-/* One side of a transfer between two ranks. It returns when the other side has called too and the bytes have moved. */
+/* One side of a transfer between two ranks. It returns when the other side has called too and the bytes have moved.
+ * `on_host` says where the memory of this side is: bytes may go from a device to host memory and back. */
 struct ox_comm_send {
     uint32_t peer; /* another rank */
     const void *source;
@@ -190,6 +191,8 @@ OX_MUST enum ox_status ox_comm_local_open(const struct ox_comm_local_config *con
 /* The group of the calling rank: `count` ranks of all in ascending order, with itself. */
 struct ox_comm_group_of {
     uint32_t split; /* below OX_COMM_SPLITS: the groups of one split have no rank in common */
+    bool duplex;    /* equal on all ranks: a rank's sends and its receipts have an order each, and one of either may run
+                       at a time; there are no other link calls */
     uint32_t count;
     const uint32_t *members;
 };

@@ -342,12 +342,15 @@ static enum ox_status group_reduce_scatter(struct ox_comm *comm, const struct ox
 /* States the transfer and waits until its other side has, and both agree. On failure all ranks are aborted already. */
 static enum ox_status match(struct ox_comm_endpoint *self, const struct ox_comm_post *post, const void *source) {
     struct ox_comm_group *const group = self->group;
-    struct ox_comm_transfer *const transfer = &group->members[self->rank].transfers[self->number];
+    struct ox_comm_transfer *const transfer = &group->members[self->rank].transfers[self->number][ox_comm_side(post)];
     if (group->cause != OX_OK) {
         return cause_of(group);
     }
-    self->source = source;
-    self->released = false;
+    if (post->call == OX_COMM_SEND) { /* a receipt may run beside it */
+        self->source = source;
+        self->source_on_host = post->on_host;
+        self->released = false;
+    }
     const struct ox_comm_event event = {.kind = OX_COMM_TRANSFERS, .rank = self->rank, .post = *post,
                                         .channel = OX_COMM_CHANNEL_LINK + self->number};
     struct ox_comm_patience patience;
@@ -419,7 +422,7 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
         const struct ox_copy one = {.target = call->target, .source = peer->source, .bytes = call->bytes};
         pthread_mutex_unlock(&group->lock);
         struct ox_mark done = {0};
-        status = copies_end(self, copy(self, call->on_host, &one, &done), done);
+        status = copies_end(self, copy(self, call->on_host && peer->source_on_host, &one, &done), done);
         pthread_mutex_lock(&group->lock);
         peer->released = true;
         pthread_cond_broadcast(&link_of(self)->moved);
@@ -592,6 +595,7 @@ static enum ox_status agree_on_groups(struct ox_comm_endpoint *self, const struc
     for (uint32_t r = 0; r < self->base.count; r++) {
         self->group->members[r].groups[1 + group->split] = all[r];
     }
+    self->group->duplex[1 + group->split] = group->duplex;
     pthread_mutex_unlock(&self->group->lock);
     return OX_OK;
 }

@@ -34,21 +34,22 @@ static uint64_t *round_of(struct ox_comm_group *group, uint32_t channel, uint32_
 }
 
 /* Two ranks that wait for each other in calls of their endpoints `number` that can never match: a send or recv whose
- * peer waits for all ranks, or for the same side of a transfer. */
+ * peer waits for all ranks, or, unless it may do both at a time, for the same side of a transfer. */
 static enum ox_status check_deadlock(struct ox_comm_group *group, uint32_t number) {
     const uint32_t channel = OX_COMM_CHANNEL_LINK + number;
     const struct ox_comm_channel *const link = &group->channels[channel];
-    for (uint32_t r = 0; r < group->count; r++) {
-        const struct ox_comm_transfer *const one = &group->members[r].transfers[number];
+    for (uint32_t i = 0; i < 2 * group->count; i++) {
+        const uint32_t r = i / 2, side = i % 2;
+        const struct ox_comm_transfer *const one = &group->members[r].transfers[number][side];
         if (one->state != OX_COMM_WAITING) {
             continue;
         }
         const uint32_t peer = one->post.peer;
-        const struct ox_comm_transfer *const other = &group->members[peer].transfers[number];
+        const struct ox_comm_transfer *const other = &group->members[peer].transfers[number][side];
         if ((link->arrived >> peer & 1) != 0) {
             return ox_comm_posts_clash(r, &one->post, peer, &link->posts[*round_of(group, channel, peer) % 2][peer]);
         }
-        if (other->state == OX_COMM_WAITING && other->post.peer == r && other->post.call == one->post.call) {
+        if (other->state == OX_COMM_WAITING && other->post.peer == r && !group->duplex[number]) {
             return ox_comm_posts_clash(r, &one->post, peer, &other->post);
         }
     }
@@ -62,7 +63,7 @@ static void revived(struct ox_comm_group *group) {
     }
     for (uint32_t r = 0; r < group->count; r++) {
         for (uint32_t i = 0; i < OX_COMM_ENDPOINTS; i++) {
-            group->members[r].transfers[i].state = OX_COMM_IDLE;
+            group->members[r].transfers[i][0].state = group->members[r].transfers[i][1].state = OX_COMM_IDLE;
         }
     }
     group->cause = OX_OK;
@@ -99,8 +100,9 @@ static enum ox_status arrives(struct ox_comm_group *group, const struct ox_comm_
 
 static enum ox_status transfers(struct ox_comm_group *group, const struct ox_comm_event *event) {
     const uint32_t number = ox_comm_endpoint_of_channel(event->channel);
-    struct ox_comm_transfer *const one = &group->members[event->rank].transfers[number];
-    struct ox_comm_transfer *const other = &group->members[event->post.peer].transfers[number];
+    const uint32_t side = ox_comm_side(&event->post);
+    struct ox_comm_transfer *const one = &group->members[event->rank].transfers[number][side];
+    struct ox_comm_transfer *const other = &group->members[event->post.peer].transfers[number][1 - side];
     one->post = event->post;
     one->state = OX_COMM_WAITING;
     if (other->state != OX_COMM_WAITING ||

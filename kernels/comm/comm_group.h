@@ -64,10 +64,15 @@ struct ox_comm_transfer {
 
 /* What is known of a rank. */
 struct ox_comm_member {
-    struct ox_comm_transfer transfers[OX_COMM_ENDPOINTS];
+    struct ox_comm_transfer transfers[OX_COMM_ENDPOINTS][2]; /* sends, receipts */
     uint64_t groups[OX_COMM_ENDPOINTS]; /* the ranks of its endpoints; 0: not opened */
     uint32_t raised, applied; /* aborts; `raised` only of ranks of this process */
 };
+
+/* The side of a transfer that a call is. */
+static inline uint32_t ox_comm_side(const struct ox_comm_post *post) {
+    return post->call == OX_COMM_RECV;
+}
 
 struct ox_comm_group;
 struct ox_comm_remote;
@@ -85,6 +90,7 @@ struct ox_comm_endpoint {
     /* Guarded by the group's lock: */
     uint32_t inside;    /* calls that run */
     bool released;      /* of a send: the receiver has its bytes */
+    bool source_on_host; /* of a send */
     const void *source; /* of the link call: valid until it returns */
     float *target;      /* of a reduce-scatter: as long */
 };
@@ -98,6 +104,7 @@ struct ox_comm_group {
     struct ox_comm_limits limits;
     struct ox_comm_channel channels[OX_COMM_CHANNEL_COUNT];
     struct ox_comm_member members[OX_COMM_RANKS_MAX];
+    bool duplex[OX_COMM_ENDPOINTS]; /* a rank of this endpoint may send and receive at the same time */
     uint64_t gone;    /* ranks that have closed their endpoint */
     uint32_t abort_count;
     uint32_t waiting; /* threads of this process that wait */

@@ -2,6 +2,8 @@
 #include "tests/kit/comm/comm_cases.h"
 #include "tests/kit/test.h"
 
+#include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 enum { SPLITS = 2 };
@@ -130,7 +132,88 @@ static void differ_in_group(struct comm_rank *rank) {
     ox_comm_close(&groups.comms[1]);
 }
 
+/* ---- a ring: each rank sends to its next one and receives from the one before, and the other way, in two threads */
+
+enum { RING_ROUNDS = 20, RING_BYTES = 5000 };
+
+struct ring {
+    struct comm_rank *rank;
+    struct ox_comm *comm;
+    bool wrong; /* names what it sends otherwise than the receiver */
+    enum ox_status status;
+};
+
+static uint32_t ring_peer(const struct ring *ring, bool next) {
+    const uint32_t count = ring->rank->count;
+    return (ring->rank->rank + (next ? 1 : count - 1)) % count;
+}
+
+static unsigned char ring_byte(uint32_t sender, uint32_t round, uint32_t i) {
+    return (unsigned char)(sender * 31 + round * 7 + i % 251);
+}
+
+/* All sends of a rank go to the next one first, so with one order for both directions every rank would wait. */
+static void *ring_send(void *context) {
+    struct ring *const ring = context;
+    unsigned char bytes[RING_BYTES];
+    for (uint32_t round = 0; round < 2 * RING_ROUNDS && ring->status == OX_OK; round++) {
+        char what[OX_COMM_WHAT_BYTES];
+        for (uint32_t i = 0; i < RING_BYTES; i++) {
+            bytes[i] = ring_byte(ring->rank->rank, round, i);
+        }
+        snprintf(what, sizeof what, "%s %u", ring->wrong && round == 3 ? "another" : "round", round);
+        ring->status = ox_comm_send(ring->comm, &(struct ox_comm_send){
+            .peer = ring_peer(ring, round < RING_ROUNDS), .source = bytes, .bytes = RING_BYTES, .on_host = true,
+            .what = what});
+    }
+    return NULL;
+}
+
+static void ring_receive(struct ring *ring) {
+    unsigned char bytes[RING_BYTES];
+    for (uint32_t round = 0; round < 2 * RING_ROUNDS && ring->status == OX_OK; round++) {
+        const uint32_t peer = ring_peer(ring, round >= RING_ROUNDS);
+        char what[OX_COMM_WHAT_BYTES];
+        snprintf(what, sizeof what, "round %u", round);
+        ring->status = ox_comm_recv(ring->comm, &(struct ox_comm_recv){
+            .peer = peer, .target = bytes, .bytes = RING_BYTES, .on_host = true, .what = what});
+        for (uint32_t i = 0; i < RING_BYTES && ring->status == OX_OK; i++) {
+            CHECK(bytes[i] == ring_byte(peer, round, i));
+        }
+    }
+}
+
+static void run_ring(struct comm_rank *rank, bool wrong) {
+    uint32_t members[OX_COMM_RANKS_MAX];
+    struct ox_comm *comm = NULL;
+    pthread_t thread;
+    for (uint32_t r = 0; r < rank->count; r++) {
+        members[r] = r;
+    }
+    REQUIRE_OK(ox_comm_split(rank->comm, &(struct ox_comm_group_of){
+        .split = 2, .count = rank->count, .members = members, .duplex = true}, &comm));
+    struct ring sends = {.rank = rank, .comm = comm, .wrong = wrong && rank->rank == 0}, receives = sends;
+    CHECK(pthread_create(&thread, NULL, ring_send, &sends) == 0);
+    ring_receive(&receives);
+    pthread_join(thread, NULL);
+    CHECK(sends.status == (wrong ? OX_E_COMM : OX_OK) && receives.status == sends.status);
+    ox_comm_close(&comm);
+}
+
+static void in_ring(struct comm_rank *rank) {
+    run_ring(rank, false);
+}
+
+static void differ_in_ring(struct comm_rank *rank) {
+    run_ring(rank, true);
+}
+
 void comm_cases_groups(struct comm_world *world) {
+    for (int wrong = 0; wrong < 2 && world->over == NULL && world->count > 1; wrong++) {
+        comm_world_open(world, 0, 30000);
+        comm_each(world, wrong ? differ_in_ring : in_ring, NULL, NULL);
+        comm_world_close(world);
+    }
     comm_world_open(world, 0, 30000);
     comm_each(world, in_groups, NULL, NULL);
     comm_world_close(world);
