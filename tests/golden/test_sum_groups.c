@@ -2,9 +2,12 @@
  * hand in the tree; and no bit depends on where things live. */
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "cpu_optim/norm.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MICRO_BATCHES = 9, GROUPS_MAX = 9 };
@@ -18,6 +21,22 @@ static void close_gradients(struct gradients *gradients) {
     for (uint32_t i = 0; i < GOLDEN_UNITS_MAX; i++) {
         free(gradients->units[i]);
     }
+}
+
+/* The norm of the gradients: the chain of the units' totals, each that of its partial sums, with no other bits. */
+static double norm_of(const struct harness *harness, const struct gradients *gradients) {
+    double total = 0;
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        const uint64_t elems = harness->model->units[i].elem_count, count = ox_div_up(elems, OX_GROUP_ELEMS);
+        double *const partials = calloc(count, sizeof *partials), unit = 0;
+        ox_sumsq_partials(ox_engine_pool(harness->engine), gradients->units[i], OX_GRAD_F32, elems, partials);
+        for (uint64_t k = 0; k < count; k++) {
+            unit += partials[k];
+        }
+        total += unit;
+        free(partials);
+    }
+    return sqrt(total);
 }
 
 /* Sums the gradients of micro-batches [first, past) of the batches in one step, whose loss is divided by the targets of
@@ -42,6 +61,7 @@ static uint64_t sum_range(const struct golden *golden, uint32_t sum_groups, uint
         out->units[i] = calloc(elems, sizeof(float));
         ox_engine_grad_read(harness.engine, i, 0, elems, out->units[i]);
     }
+    CHECK(result.grad_norm == norm_of(&harness, out));
     harness_close(&harness);
     return own_count;
 }

@@ -87,12 +87,13 @@ static void reduce(const struct task_run *run) {
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
 static const double NORM_MAX = 1e18;
 
-/* ---- the norm: partial sums added in the order of units with all experts in their blocks' ---- */
+/* ---- the norm: the chain of the units' totals, each that of its partial sums, with all experts in their blocks'. So
+ * ranks with other units need eight bytes of a unit, and the norm does not depend on who has which ---- */
 
 struct norm_sum {
     const struct ox_rank *rank;
     const double *partials;
-    double total;
+    double total; /* of the unit */
 };
 
 /* Adds the partial sums of a unit's elements [begin, end), if it has some. */
@@ -129,23 +130,30 @@ static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_
     }
 }
 
-static double square_sum(const struct ox_rank *rank, const double *partials) {
+/* The total of a unit; of a block that of its experts' units too, which then have none of their own. */
+static double unit_total(const struct ox_rank *rank, const double *partials, uint32_t unit_idx) {
     const struct ox_model *const model = rank->config.model;
+    const struct ox_unit *const unit = &model->units[unit_idx];
     struct norm_sum sum = {.rank = rank, .partials = partials};
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const struct ox_unit *const unit = &model->units[i];
-        if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
-            uint32_t first = 0;
-            const uint32_t groups = ox_model_expert_units(model, i, &first);
-            const uint64_t behind = behind_experts(unit);
-            add_partials(&sum, i, 0, behind);
-            add_experts(&sum, model->stages + first, groups);
-            add_partials(&sum, i, behind, unit->elem_count);
-        } else if (unit->kind != OX_UNIT_EXPERTS) {
-            add_partials(&sum, i, 0, unit->elem_count);
-        }
+    if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+        uint32_t first = 0;
+        const uint32_t groups = ox_model_expert_units(model, unit_idx, &first);
+        const uint64_t behind = behind_experts(unit);
+        add_partials(&sum, unit_idx, 0, behind);
+        add_experts(&sum, model->stages + first, groups);
+        add_partials(&sum, unit_idx, behind, unit->elem_count);
+    } else if (unit->kind != OX_UNIT_EXPERTS) {
+        add_partials(&sum, unit_idx, 0, unit->elem_count);
     }
     return sum.total;
+}
+
+static double square_sum(const struct ox_rank *rank, const double *partials) {
+    double total = 0;
+    for (uint32_t i = 0; i < rank->config.model->unit_count; i++) {
+        total += unit_total(rank, partials, i);
+    }
+    return total;
 }
 
 /* Computes the global norm over all units in order, and the clip factor as torch.nn.utils.clip_grad_norm_ does. */
