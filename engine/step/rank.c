@@ -17,7 +17,7 @@ enum { HOST_QUEUE_LEN = 256 };
 
 static enum ox_status open_lanes(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
-    rank->lane_count = ox_plan_rank_count(&rank->plan->input) > 1 ? OX_LANE_COUNT : OX_LANE_OF_ONE_COUNT;
+    rank->lane_count = (uint32_t)ox_plan_lane_count(&rank->plan->input);
     for (uint32_t i = 0; i < rank->lane_count && status == OX_OK; i++) {
         const bool of_device = i == OX_LANE_COMPUTE || i == OX_LANE_H2D || i == OX_LANE_D2H;
         const struct ox_host_lane_config host = {

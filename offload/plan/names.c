@@ -5,7 +5,8 @@
 
 const char *ox_lane_name(enum ox_lane_id lane) {
     static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
-                                                     "nvme.write", "reduce", "adam", "link"};
+                                                     "nvme.write", "reduce", "adam", "link",
+                                                     "link.in",    "link.out"};
     OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
     return names[lane];
 }
@@ -41,8 +42,10 @@ static uint32_t word_of_move(const struct ox_task *task) {
                             [OX_LANE_H2D] = WORD_LOAD_RETURN},
         [OX_MOVE_PARTIALS] = {[OX_LANE_D2H] = WORD_NORM_SAVE, [OX_LANE_LINK] = WORD_NORM_GATHER},
         [OX_MOVE_NONFINITE] = {[OX_LANE_D2H] = WORD_NONFINITE},
-        [OX_MOVE_OUTSIDE_ACT] = {[OX_LANE_H2D] = WORD_ACT_ARRIVE, [OX_LANE_D2H] = WORD_ACT_LEAVE},
-        [OX_MOVE_OUTSIDE_DX] = {[OX_LANE_H2D] = WORD_DX_ARRIVE, [OX_LANE_D2H] = WORD_DX_LEAVE},
+        [OX_MOVE_OUTSIDE_ACT] = {[OX_LANE_H2D] = WORD_ACT_ARRIVE, [OX_LANE_D2H] = WORD_ACT_LEAVE,
+                                 [OX_LANE_LINK_IN] = WORD_ACT_ARRIVE, [OX_LANE_LINK_OUT] = WORD_ACT_LEAVE},
+        [OX_MOVE_OUTSIDE_DX] = {[OX_LANE_H2D] = WORD_DX_ARRIVE, [OX_LANE_D2H] = WORD_DX_LEAVE,
+                                [OX_LANE_LINK_IN] = WORD_DX_ARRIVE, [OX_LANE_LINK_OUT] = WORD_DX_LEAVE},
         [OX_MOVE_SUM] = {[OX_LANE_LINK] = WORD_REDUCE_SCATTER},
     };
     OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
@@ -141,4 +144,12 @@ const char *ox_sharding_name(enum ox_sharding sharding) {
         [OX_SHARDING_STATE] = "zero1",     [OX_SHARDING_NONE] = "no_shard",      [OX_SHARDING_SHARED] = "shared"};
     OX_ASSERT((unsigned)sharding < OX_SHARDING_COUNT);
     return names[sharding];
+}
+
+const char *ox_pipe_schedule_name(enum ox_pipe_schedule schedule) {
+    static const char *const names[OX_PIPE_COUNT] = {
+        [OX_PIPE_VERTICAL] = "vertical", [OX_PIPE_GPIPE] = "gpipe", [OX_PIPE_1F1B] = "1f1b",
+        [OX_PIPE_INTERLEAVED] = "interleaved"};
+    OX_ASSERT((unsigned)schedule < OX_PIPE_COUNT);
+    return names[schedule];
 }

@@ -253,7 +253,8 @@ enum ox_link ox_lane_link(enum ox_lane_id lane) {
         [OX_LANE_COMPUTE] = OX_LINK_COUNT,        [OX_LANE_H2D] = OX_LINK_H2D,
         [OX_LANE_D2H] = OX_LINK_D2H,              [OX_LANE_NVME_READ] = OX_LINK_NVME_READ,
         [OX_LANE_NVME_WRITE] = OX_LINK_NVME_WRITE, [OX_LANE_REDUCE] = OX_LINK_COUNT,
-        [OX_LANE_ADAM] = OX_LINK_COUNT,           [OX_LANE_LINK] = OX_LINK_COUNT};
+        [OX_LANE_ADAM] = OX_LINK_COUNT,           [OX_LANE_LINK] = OX_LINK_COUNT,
+        [OX_LANE_LINK_IN] = OX_LINK_PEER_IN,      [OX_LANE_LINK_OUT] = OX_LINK_PEER_OUT};
     OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
     return links[lane];
 }

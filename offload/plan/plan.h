@@ -29,10 +29,15 @@ enum ox_lane_id {
     OX_LANE_NVME_WRITE, /* spooled gradients and activations leave            */
     OX_LANE_REDUCE,     /* norms of finished gradients, on the host           */
     OX_LANE_ADAM,       /* the optimizer, with its own reads and writes       */
-    OX_LANE_LINK,       /* what ranks send to each other, on the host         */
+    OX_LANE_LINK,       /* what ranks do together, on the host                */
+    OX_LANE_LINK_IN,    /* what arrives from another rank of the pipeline     */
+    OX_LANE_LINK_OUT,   /* what leaves for another rank of the pipeline       */
     OX_LANE_COUNT,
-    OX_LANE_OF_ONE_COUNT = OX_LANE_LINK /* lanes of a step without other ranks */
+    OX_LANE_OF_ONE_COUNT = OX_LANE_LINK,    /* lanes of a step without other ranks */
+    OX_LANE_OF_DATA_COUNT = OX_LANE_LINK_IN /* lanes of a step without a pipeline */
 };
+/* So many tasks of a list are issued at most before the first of them has ended. */
+enum { OX_RUN_AHEAD_TASKS = 64 };
 const char *ox_lane_name(enum ox_lane_id lane);
 
 enum ox_task_kind {
@@ -170,6 +175,7 @@ struct ox_task {
                            OX_NONE. At the end of a part of a model: the stage whose input or output moves */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
+    uint32_t peer;     /* LINK_IN, LINK_OUT: the rank from which it comes or to which it goes; else OX_NONE */
     uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is set or added to; MOVE of a
                           partial sum: the last slot that travels, of a part: which one; else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
@@ -364,18 +370,38 @@ struct ox_plan_ranks {
     uint32_t sum_groups;
     uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
     uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
+    /* Coordinates of the pipeline, a divisor of `count`; 0: 1. Each has stages and units of its own, and the ranks of one
+     * coordinate, which lie in a row, divide the step's micro-batches and hold its units, by `sharding` and `copies`. */
+    uint32_t pipe;
+    const uint32_t *pipe_of; /* the owner map: the coordinate of each unit; NULL with one. Not owned */
     enum ox_sharding sharding;
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
      * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
     bool library_sums;
 };
 
-/* The axes on which these ranks lie: those that divide a model, and its copies. */
+/* The axes on which these ranks lie: those that divide units, their copies, and the coordinates of a pipeline. */
 static inline struct ox_mesh ox_plan_mesh_of(const struct ox_plan_ranks *ranks) {
     const uint32_t count = ranks->count > 0 ? ranks->count : 1, given = ranks->copies > 0 ? ranks->copies : 1;
-    const uint32_t copies = ranks->sharding == OX_SHARDING_NONE ? count : given;
-    return (struct ox_mesh){.size = {[OX_AXIS_SHARD] = count / copies, [OX_AXIS_COPY] = copies}};
+    const uint32_t pipe = ranks->pipe > 0 ? ranks->pipe : 1, of_data = count / pipe;
+    const uint32_t copies = ranks->sharding == OX_SHARDING_NONE ? of_data : given;
+    return (struct ox_mesh){
+        .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe}};
 }
+/* The coordinate of the pipeline that holds a unit. */
+static inline uint32_t ox_plan_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
+    return ranks->pipe > 1 ? ranks->pipe_of[unit_idx] : 0;
+}
+
+/* In which order a pipeline does its stages (offload/plan/schedule.h). */
+enum ox_pipe_schedule {
+    OX_PIPE_VERTICAL,    /* all micro-batches of a tile through one stage before the next */
+    OX_PIPE_GPIPE,       /* each micro-batch forward through all stages, then each one backward */
+    OX_PIPE_1F1B,        /* one forward and one backward in turn */
+    OX_PIPE_INTERLEAVED, /* the same, with several runs of stages on each coordinate */
+    OX_PIPE_COUNT
+};
+const char *ox_pipe_schedule_name(enum ox_pipe_schedule schedule); /* as --pipeline-schedule: "vertical", "1f1b" ... */
 
 /* How tasks and buffers are placed and ordered. No bit of a result depends on it. */
 struct ox_placement {
@@ -404,6 +430,10 @@ struct ox_placement {
      * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
      * nothing recomputes in any case. */
     uint32_t kept_units;
+    /* In which order the ranks of a pipeline do their stages, and with INTERLEAVED in how many runs of stages each has
+     * its own; 0: 1. */
+    enum ox_pipe_schedule schedule;
+    uint32_t chunks;
 };
 
 /* EVAL_AFTER_STEP: where steps overlap, the first evaluation after a step, whose forward carries that step's update;
@@ -418,7 +448,7 @@ struct ox_plan_input {
     const struct ox_shard_table *table; /* with the homes of every unit */
 };
 
-/* How many ranks there are. */
+/* How many ranks there are, those of all coordinates. */
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
 }
@@ -430,7 +460,28 @@ static inline struct ox_rank_group ox_plan_group(const struct ox_plan_input *inp
     const struct ox_mesh mesh = ox_plan_mesh(input);
     return ox_mesh_group(&mesh, input->ranks.idx, axis);
 }
-/* How many ranks hold a unit together, each a slice of it; and how many such copies of the model there are. */
+/* Coordinates of the pipeline, and that of the rank; how many ranks have each, which divide the micro-batches. */
+static inline uint32_t ox_plan_pipe(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).size[OX_AXIS_PIPE];
+}
+static inline uint32_t ox_plan_pipe_at(const struct ox_plan_input *input) {
+    return ox_plan_group(input, OX_AXIS_PIPE).idx;
+}
+static inline uint32_t ox_plan_data_ranks(const struct ox_plan_input *input) {
+    return ox_plan_rank_count(input) / ox_plan_pipe(input);
+}
+/* Whether the rank's coordinate holds the unit, and computes the stage: that of all its units. A unit of another
+ * coordinate has no buffer, gradient or task in the plan. */
+static inline bool ox_plan_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->ranks.pipe <= 1 || input->ranks.pipe_of[unit_idx] == ox_plan_pipe_at(input);
+}
+static inline uint32_t ox_plan_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
+    return ox_plan_owner(&input->ranks, input->model.stages[stage_idx].units[0].unit_idx);
+}
+static inline bool ox_plan_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
+    return ox_plan_holds(input, input->model.stages[stage_idx].units[0].unit_idx);
+}
+/* How many ranks hold a unit together, each a slice of it; and how many such copies of it there are. */
 static inline uint32_t ox_plan_holders(const struct ox_plan_input *input) {
     return ox_plan_mesh(input).size[OX_AXIS_SHARD];
 }
@@ -467,7 +518,8 @@ static inline int ox_plan_link_count(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) > 1 ? OX_LINK_COUNT : OX_LINK_OF_ONE_COUNT;
 }
 static inline int ox_plan_lane_count(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) > 1 ? OX_LANE_COUNT : OX_LANE_OF_ONE_COUNT;
+    return ox_plan_pipe(input) > 1 ? OX_LANE_COUNT
+           : ox_plan_rank_count(input) > 1 ? OX_LANE_OF_DATA_COUNT : OX_LANE_OF_ONE_COUNT;
 }
 /* How many groups of micro-batches are summed by themselves. */
 static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {

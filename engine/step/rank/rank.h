@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { OX_RUN_AHEAD_TASKS = 64, OX_CHAOS_NS_MAX = 300000, OX_CHUNK_SLOTS_MAX = 8 };
+enum { OX_CHAOS_NS_MAX = 300000, OX_CHUNK_SLOTS_MAX = 8 };
 
 /* The planes of a unit that live in host memory; NULL where they do not. `weights_lo`: the copy of lo behind hi, if the
  * state is elsewhere. `state`: the state of all elements of the unit in one piece. */

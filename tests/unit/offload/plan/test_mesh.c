@@ -49,9 +49,12 @@ static void check_mesh(const struct ox_mesh *mesh) {
     }
 }
 
-/* Four ranks on each of two machines: those of a machine divide the model, and each machine has a copy. */
+/* Four ranks on each of two machines: those of a machine divide the model, and each machine has a copy. Twice as many,
+ * as two coordinates of a pipeline, have the second coordinate behind all ranks of the first. */
 static void check_by_hand(void) {
-    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2}};
+    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2, [OX_AXIS_PIPE] = 2}};
+    const struct ox_rank_group pipe = ox_mesh_group(&mesh, 14, OX_AXIS_PIPE);
+    CHECK(pipe.first == 6 && pipe.stride == 8 && pipe.count == 2 && pipe.idx == 1);
     const struct ox_rank_group slices = ox_mesh_group(&mesh, 6, OX_AXIS_SHARD);
     const struct ox_rank_group copies = ox_mesh_group(&mesh, 6, OX_AXIS_COPY);
     CHECK(slices.first == 4 && slices.stride == 1 && slices.count == 4 && slices.idx == 2);
@@ -61,7 +64,10 @@ static void check_by_hand(void) {
 int main(void) {
     for (uint32_t shards = 1; shards <= RANKS_MAX; shards++) {
         for (uint32_t copies = 1; shards * copies <= RANKS_MAX; copies++) {
-            check_mesh(&(struct ox_mesh){.size = {[OX_AXIS_SHARD] = shards, [OX_AXIS_COPY] = copies}});
+            for (uint32_t pipe = 1; shards * copies * pipe <= RANKS_MAX; pipe *= 2) {
+                check_mesh(&(struct ox_mesh){
+                    .size = {[OX_AXIS_SHARD] = shards, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe}});
+            }
         }
     }
     check_by_hand();
