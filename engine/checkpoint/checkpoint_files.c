@@ -24,7 +24,7 @@ struct ox_checkpoint_files {
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
-    uint32_t *optim_first; /* by saved tensor, and one more: index of its first plane in the optimizer file */
+    uint32_t *optim_first; /* by saved tensor: index of its first plane in the optimizer file; parts share one */
     uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
     uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
@@ -105,6 +105,11 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
     return plane == OX_PLANE_MASTER ? !exact : tensor->trained;
 }
 
+/* Whether the files have a tensor here: they have it whole, where its first part is. */
+static bool is_in_files(const struct ox_tensor *tensor) {
+    return tensor->part_first == 0;
+}
+
 /* How many of the first `count` planes of the list the optimizer file has of a tensor. */
 static uint32_t planes_before(const struct ox_model *model, const struct ox_plane_list *planes, uint32_t tensor_idx,
                               uint32_t count) {
@@ -131,7 +136,7 @@ static void optim_specs_close(struct optim_specs *specs) {
 static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
                                        struct optim_specs *out) {
     for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        out->count += planes_before(model, planes, i, planes->count);
+        out->count += is_in_files(&model->tensors[i]) ? planes_before(model, planes, i, planes->count) : 0;
     }
     out->specs = calloc(out->count + (size_t)1, sizeof *out->specs);
     out->names = calloc(out->count + (size_t)1, OX_OPTIM_NAME_BYTES);
@@ -141,13 +146,15 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
     }
     for (uint32_t i = model->saved_first * planes->count, at = 0; i < model->tensor_count * planes->count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
-        if (!has_plane(model, i / planes->count, planes->planes[i % planes->count], planes->weights_dtype)) {
+        if (!is_in_files(tensor) ||
+            !has_plane(model, i / planes->count, planes->planes[i % planes->count], planes->weights_dtype)) {
             continue;
         }
         char *const name = out->names + (size_t)at * OX_OPTIM_NAME_BYTES;
         ox_optim_name(tensor, planes->planes[i % planes->count], name);
         out->specs[at] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
-        memcpy(out->specs[at++].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+        memcpy(out->specs[at].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+        out->specs[at++].shape[0] = tensor->whole;
     }
     return OX_OK;
 }
@@ -259,9 +266,13 @@ static enum ox_status number_planes(struct ox_checkpoint_files *files) {
     if (files->optim_first == NULL) {
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to number the optimizer's planes");
     }
+    uint32_t count = 0;
     for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        uint32_t *const first = &files->optim_first[i - model->saved_first];
-        first[1] = first[0] + planes_before(model, &files->planes, i, files->planes.count);
+        for (uint32_t part = i; is_in_files(&model->tensors[i]) && part != OX_NO_TENSOR;
+             part = model->tensors[part].next_part) {
+            files->optim_first[part - model->saved_first] = count;
+        }
+        count += is_in_files(&model->tensors[i]) ? planes_before(model, &files->planes, i, files->planes.count) : 0;
     }
     return OX_OK;
 }
@@ -326,7 +337,8 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
     add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
     const uint32_t idx = files->optim_first[piece->tensor_idx - files->model->saved_first] +
                          planes_before(files->model, &files->planes, piece->tensor_idx, nth);
-    return ox_st_write(files->optim, idx, piece->first * sizeof *view->values, view->values + piece->at, bytes);
+    const uint64_t first = files->model->tensors[piece->tensor_idx].part_first + piece->first;
+    return ox_st_write(files->optim, idx, first * sizeof *view->values, view->values + piece->at, bytes);
 }
 
 /* ---- reading back --------------------------------------------------------------------------------- */
@@ -363,24 +375,33 @@ static void plane_name(const struct ox_checkpoint_files *files, uint32_t tensor_
     }
 }
 
+/* The tensor whose weights or plane an entry's name is; negative: none. */
+static int64_t tensor_of(const struct ox_model *model, const char *name) {
+    char stem[OX_OPTIM_NAME_BYTES];
+    const char *const dot = strrchr(name, '.');
+    const int64_t idx = ox_model_find_tensor(model, name);
+    if (idx >= 0 || dot == NULL || dot - name >= (ptrdiff_t)sizeof stem) {
+        return idx;
+    }
+    snprintf(stem, sizeof stem, "%.*s", (int)(dot - name), name);
+    return ox_model_find_tensor(model, stem);
+}
+
+/* Finds the span of an entry, or the first of those that are of parts. */
 static bool find_span(const struct ox_checkpoint_files *files, const struct ox_st_entry *entry, struct span *out) {
     static const char prefix[] = "base_model.model.";
     const char *const found = strncmp(entry->name, prefix, sizeof prefix - 1) == 0 ? entry->name + sizeof prefix - 1
                                                                                    : entry->name;
-    for (uint32_t i = files->model->saved_first; i < files->model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &files->model->tensors[i];
-        if (strncmp(found, tensor->name, strlen(tensor->name)) != 0) {
-            continue;
-        }
-        for (uint32_t nth = 0; nth < planes_of(files); nth++) {
-            char name[OX_OPTIM_NAME_BYTES];
-            plane_name(files, i, nth, name);
-            const uint32_t limbs = nth == 0 ? ox_tensor_limbs(tensor) : 1;
-            if (strcmp(found, name) == 0 && entry->count * limbs == tensor->count) {
-                *out = (struct span){.offset = entry->offset, .elem_bytes = ox_dtype_bytes(entry->dtype),
-                                     .tensor_idx = i, .nth = nth, .limbs = limbs};
-                return true;
-            }
+    const int64_t idx = tensor_of(files->model, found);
+    for (uint32_t nth = 0; idx >= (int64_t)files->model->saved_first && nth < planes_of(files); nth++) {
+        const struct ox_tensor *const tensor = &files->model->tensors[idx];
+        const uint32_t limbs = nth == 0 ? ox_tensor_limbs(tensor) : 1;
+        char name[OX_OPTIM_NAME_BYTES];
+        plane_name(files, (uint32_t)idx, nth, name);
+        if (strcmp(found, name) == 0 && entry->count * limbs == ox_tensor_whole_count(tensor)) {
+            *out = (struct span){.offset = entry->offset, .elem_bytes = ox_dtype_bytes(entry->dtype),
+                                 .tensor_idx = (uint32_t)idx, .nth = nth, .limbs = limbs};
+            return true;
         }
     }
     return false;
@@ -391,16 +412,29 @@ static int compare_spans(const void *a, const void *b) {
     return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
+/* The most parts that a tensor has. */
+static uint64_t parts_most(const struct ox_model *model) {
+    const struct ox_mixture *const mixture = &model->config.mixture;
+    return mixture->per_unit == 0 ? 1 : ox_div_up(mixture->router.experts, mixture->per_unit);
+}
+
 static enum ox_status list_spans(struct reading *reading, const struct ox_st_file *file) {
-    reading->span_count = ox_st_count(file);
-    reading->spans = calloc(reading->span_count + (size_t)1, sizeof *reading->spans);
+    const struct ox_model *const model = reading->files->model;
+    const size_t most = (size_t)ox_st_count(file) * parts_most(model);
+    reading->span_count = 0;
+    reading->spans = calloc(most + 1, sizeof *reading->spans);
     if (reading->spans == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it back", ox_st_path(file));
     }
-    for (uint32_t i = 0; i < reading->span_count; i++) {
+    for (uint32_t i = 0; i < ox_st_count(file); i++) {
         const struct ox_st_entry *const entry = ox_st_entry(file, i);
-        if (!find_span(reading->files, entry, &reading->spans[i])) {
+        struct span span;
+        if (!find_span(reading->files, entry, &span)) {
             return ox_fail(OX_E_CORRUPT, "%s: holds \"%.200s\", which was not written", ox_st_path(file), entry->name);
+        }
+        for (; span.tensor_idx != OX_NO_TENSOR; span.tensor_idx = model->tensors[span.tensor_idx].next_part) {
+            span.offset = entry->offset + model->tensors[span.tensor_idx].part_first * span.elem_bytes;
+            reading->spans[reading->span_count++] = span;
         }
     }
     qsort(reading->spans, reading->span_count, sizeof *reading->spans, compare_spans);
@@ -494,8 +528,10 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = &read_back;
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
-    const uint32_t saved_count = files->model->tensor_count - files->model->saved_first;
-    const uint32_t expected = saved_count + files->optim_first[saved_count];
+    uint32_t expected = 0;
+    for (uint32_t i = files->model->saved_first; i < files->model->tensor_count; i++) {
+        expected += 1 + planes_before(files->model, &files->planes, i, files->planes.count);
+    }
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
                          reading.seen_count, expected);

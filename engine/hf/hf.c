@@ -529,8 +529,7 @@ enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool me
         }
     }
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        model->tensors[i].trained = folder->model->tensors[i].trained;
-        model->tensors[i].group = folder->model->tensors[i].group;
+        ox_tensor_take(&model->tensors[i], &folder->model->tensors[i]);
     }
     ox_model_settle_trained(model);
     ox_model_close(&folder->model);
@@ -578,6 +577,7 @@ static void tell_mxfp4(const struct ox_hf_folder *folder) {
 static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                 uint64_t count, float *out) {
     const struct ox_hf_place *const place = &folder->places[tensor_idx];
+    first += folder->model->tensors[tensor_idx].part_first; /* within the file's tensor */
     if (is_mxfp4(folder, tensor_idx)) {
         if (folder->reader == NULL) {
             tell_mxfp4(folder);

@@ -12,22 +12,27 @@ static uint32_t named(const struct ox_model *model, const char *name) {
     return (uint32_t)idx;
 }
 
-/* Puts what a folder knows of each tensor in the order of another model with the same tensors; those of adapters, which
- * come last, keep theirs. */
+/* Puts what a folder knows of each tensor in the order of another model with the same tensors, of which the one has
+ * whole and the other parts; those of adapters, which come last, keep their places. */
 static enum ox_status reorder(struct ox_hf_folder *folder, const struct ox_model *to) {
     const struct ox_model *const from = folder->model;
     const uint32_t count = folder->adapter == NULL ? to->tensor_count : to->saved_first;
     struct ox_hf_place *const places = folder->places == NULL ? NULL : calloc(count, sizeof *places);
+    struct ox_mxfp4_source *const mxfp4 = folder->mxfp4 == NULL ? NULL : calloc(to->tensor_count, sizeof *mxfp4);
     float **const means = folder->means == NULL ? NULL : calloc(to->tensor_count, sizeof *means);
-    if ((folder->places != NULL && places == NULL) || (folder->means != NULL && means == NULL)) {
+    if ((folder->places != NULL && places == NULL) || (folder->means != NULL && means == NULL) ||
+        (folder->mxfp4 != NULL && mxfp4 == NULL)) {
         free(places);
+        free(mxfp4);
         free(means);
         return ox_hf_fail_memory(folder->path);
     }
     for (uint32_t i = 0; i < to->tensor_count; i++) {
         const uint32_t old = named(from, to->tensors[i].name);
-        to->tensors[i].trained = from->tensors[old].trained;
-        to->tensors[i].group = from->tensors[old].group;
+        ox_tensor_take(&to->tensors[i], &from->tensors[old]);
+        if (mxfp4 != NULL && i < count) {
+            mxfp4[i] = folder->mxfp4[old];
+        }
         if (places != NULL && i < count) {
             places[i] = folder->places[old];
         }
@@ -35,9 +40,12 @@ static enum ox_status reorder(struct ox_hf_folder *folder, const struct ox_model
             means[i] = folder->means[old];
         }
     }
+    ox_mxfp4_close(&folder->reader); /* it names a tensor of the other model */
     free(folder->places);
+    free(folder->mxfp4);
     free(folder->means);
     folder->places = places;
+    folder->mxfp4 = mxfp4;
     folder->means = means;
     return OX_OK;
 }
@@ -53,7 +61,6 @@ enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit) {
     if (status != OX_OK) {
         return ox_fail_in(status, "%s", folder->path);
     }
-    OX_ASSERT(model->tensor_count == folder->model->tensor_count && folder->mxfp4 == NULL);
     status = reorder(folder, model);
     if (status != OX_OK) {
         ox_model_close(&model);

@@ -15,8 +15,9 @@
 
 enum { SHARDS_MAX = 512, SHARD_NAME_BYTES = 64 };
 
+/* One of the files: tensors of the files' list. */
 struct shard {
-    uint32_t tensor_first, tensor_count;
+    uint32_t first, count;
     struct ox_st_writer *writer;
     bool finished;
 };
@@ -27,6 +28,7 @@ struct ox_hf_writer {
     json_t *config;
     enum ox_dtype dtype;
     bool joined; /* another process has created the files */
+    uint32_t *number; /* by tensor of the model, from saved_first on: that of the files' tensor which it is in */
     struct shard *shards;
     uint32_t shard_count;
     const char *base; /* of adapters */
@@ -62,6 +64,11 @@ static void shard_name(const struct ox_hf_writer *writer, uint32_t idx, char *ou
     }
 }
 
+/* Whether the files have a tensor here: those of a model have it whole, where its first part is. */
+static bool is_in_files(const struct ox_tensor *tensor) {
+    return tensor->part_first == 0;
+}
+
 /* What is in the files, by tensor from the model's saved_first on. Those of adapters have names as in PEFT. */
 struct specs {
     struct ox_st_spec *specs;
@@ -75,43 +82,53 @@ static void close_specs(struct specs *specs) {
 }
 
 static bool make_specs(const struct ox_model *model, enum ox_dtype dtype, struct specs *out) {
-    out->count = model->tensor_count - model->saved_first;
-    out->specs = calloc(out->count, sizeof *out->specs);
-    out->names = calloc(out->count, sizeof *out->names);
-    for (uint32_t i = 0; out->specs != NULL && out->names != NULL && i < out->count; i++) {
+    const uint32_t most = model->tensor_count - model->saved_first;
+    out->count = 0;
+    out->specs = calloc(most, sizeof *out->specs);
+    out->names = calloc(most, sizeof *out->names);
+    for (uint32_t i = 0; out->specs != NULL && out->names != NULL && i < most; i++) {
         const struct ox_tensor *const tensor = &model->tensors[model->saved_first + i];
-        snprintf(out->names[i], sizeof out->names[i], "%s%s", is_adapter(model) ? "base_model.model." : "",
-                 tensor->name);
-        out->specs[i] = (struct ox_st_spec){.name = out->names[i], .dtype = ox_hf_file_dtype(tensor, dtype),
-                                            .rank = tensor->rank - tensor->limbs};
-        memcpy(out->specs[i].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+        if (!is_in_files(tensor)) {
+            continue;
+        }
+        char *const name = out->names[out->count];
+        struct ox_st_spec *const spec = &out->specs[out->count++];
+        snprintf(name, sizeof *out->names, "%s%s", is_adapter(model) ? "base_model.model." : "", tensor->name);
+        *spec = (struct ox_st_spec){.name = name, .dtype = ox_hf_file_dtype(tensor, dtype),
+                                    .rank = tensor->rank - tensor->limbs};
+        memcpy(spec->shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
+        spec->shape[0] = tensor->whole;
     }
     return out->specs != NULL && out->names != NULL;
 }
 
 static uint64_t file_bytes(const struct ox_tensor *tensor, enum ox_dtype dtype) {
-    return tensor->count / ox_tensor_limbs(tensor) * ox_dtype_bytes(ox_hf_file_dtype(tensor, dtype));
+    return ox_tensor_whole_count(tensor) / ox_tensor_limbs(tensor) * ox_dtype_bytes(ox_hf_file_dtype(tensor, dtype));
 }
 
 /* Divides the tensors among shards. A shard ends when the next tensor would exceed the limit; a tensor larger than the
  * limit gets a shard of its own. Fills `shards` unless it is NULL, and returns their number. */
 static uint32_t divide(const struct ox_model *model, enum ox_dtype dtype, uint64_t limit,
                        struct shard *shards) {
-    uint32_t count = 0;
+    uint32_t count = 0, number = 0;
     uint64_t used = 0;
     limit = is_adapter(model) ? UINT64_MAX : limit; /* PEFT reads one file */
     for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+        if (!is_in_files(&model->tensors[i])) {
+            continue;
+        }
         const uint64_t bytes = file_bytes(&model->tensors[i], dtype);
         if (count == 0 || (used > 0 && (used > limit || bytes > limit - used))) {
             if (shards != NULL) {
-                shards[count].tensor_first = i;
+                shards[count].first = number;
             }
             count++;
             used = 0;
         }
         used += bytes;
+        number++;
         if (shards != NULL) {
-            shards[count - 1].tensor_count++;
+            shards[count - 1].count++;
         }
     }
     return count;
@@ -161,19 +178,32 @@ enum ox_status ox_hf_write_json(const char *folder, const char *name, const json
     return status;
 }
 
+/* The shard that has a tensor of the files. */
+static uint32_t shard_of(const struct ox_hf_writer *writer, uint32_t number) {
+    uint32_t low = 0, high = writer->shard_count;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (writer->shards[middle].first <= number) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
 static enum ox_status write_index(const struct ox_hf_writer *writer) {
     const struct ox_model *const model = writer->model;
     json_t *const map = json_object();
     uint64_t bytes = 0;
     bool done = map != NULL;
-    for (uint32_t i = 0; i < writer->shard_count; i++) {
-        const struct shard *const shard = &writer->shards[i];
-        char name[SHARD_NAME_BYTES];
-        shard_name(writer, i, name);
-        for (uint32_t j = 0; done && j < shard->tensor_count; j++) {
-            bytes += file_bytes(&model->tensors[shard->tensor_first + j], writer->dtype);
-            done = json_object_set_new(map, model->tensors[shard->tensor_first + j].name,
-                                       json_string(name)) == 0;
+    for (uint32_t i = model->saved_first; done && i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        if (is_in_files(tensor)) {
+            char name[SHARD_NAME_BYTES];
+            shard_name(writer, shard_of(writer, writer->number[i - model->saved_first]), name);
+            bytes += file_bytes(tensor, writer->dtype);
+            done = json_object_set_new(map, tensor->name, json_string(name)) == 0;
         }
     }
     json_t *const index = json_pack(
@@ -187,7 +217,6 @@ static enum ox_status write_index(const struct ox_hf_writer *writer) {
 }
 
 static enum ox_status open_shards(struct ox_hf_writer *writer) {
-    const uint32_t saved_first = writer->model->saved_first;
     struct specs specs;
     enum ox_status status = make_specs(writer->model, writer->dtype, &specs)
                                 ? OX_OK : ox_fail(OX_E_NOMEM, "%s: no memory to write the model", writer->path);
@@ -197,11 +226,22 @@ static enum ox_status open_shards(struct ox_hf_writer *writer) {
         shard_name(writer, i, name);
         status = ox_path_join(writer->path, name, path);
         OX_THEN(status, (writer->joined ? ox_st_join : ox_st_create)(
-                            path, specs.specs + (shard->tensor_first - saved_first), shard->tensor_count,
-                            &shard->writer));
+                            path, specs.specs + shard->first, shard->count, &shard->writer));
     }
     close_specs(&specs);
     return status;
+}
+
+/* Numbers the files' tensors in their order, parts as the first of them. */
+static void number_tensors(const struct ox_model *model, uint32_t *out) {
+    uint32_t count = 0;
+    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+        for (uint32_t part = i; is_in_files(&model->tensors[i]) && part != OX_NO_TENSOR;
+             part = model->tensors[part].next_part) {
+            out[part - model->saved_first] = count;
+        }
+        count += is_in_files(&model->tensors[i]);
+    }
 }
 
 /* Opens a writer that has no files yet. */
@@ -211,11 +251,13 @@ static enum ox_status open_writer(const char *path, const struct ox_model *model
     struct ox_hf_writer *const writer = *out = calloc(1, sizeof *writer);
     if (writer != NULL) {
         writer->shards = calloc(shard_count, sizeof *writer->shards);
+        writer->number = calloc(model->tensor_count - model->saved_first + (size_t)1, sizeof *writer->number);
     }
-    if (writer == NULL || writer->shards == NULL) {
+    if (writer == NULL || writer->shards == NULL || writer->number == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to write the model", path);
     }
     writer->model = model;
+    number_tensors(model, writer->number);
     writer->dtype = dtype;
     writer->shard_count = shard_count;
     divide(model, dtype, shard_bytes_max, writer->shards);
@@ -276,17 +318,9 @@ enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uin
     const uint64_t elem_bytes = ox_dtype_bytes(ox_hf_file_dtype(tensor, writer->dtype));
     const uint64_t limbs = ox_tensor_limbs(tensor);
     OX_ASSERT(first % limbs == 0 && count % limbs == 0);
-    uint32_t low = 0, high = writer->shard_count;
-    while (high - low > 1) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (writer->shards[middle].tensor_first <= tensor_idx) {
-            low = middle;
-        } else {
-            high = middle;
-        }
-    }
-    const struct shard *const shard = &writer->shards[low];
-    return ox_st_write(shard->writer, tensor_idx - shard->tensor_first, first / limbs * elem_bytes, data,
+    const uint32_t number = writer->number[tensor_idx - writer->model->saved_first];
+    const struct shard *const shard = &writer->shards[shard_of(writer, number)];
+    return ox_st_write(shard->writer, number - shard->first, (tensor->part_first + first) / limbs * elem_bytes, data,
                        count / limbs * elem_bytes);
 }
 
@@ -331,6 +365,7 @@ void ox_hf_discard(struct ox_hf_writer **writer) {
         }
     }
     json_decref(hf->config);
+    free(hf->number);
     free(hf->shards);
     free(hf);
     *writer = NULL;

@@ -27,7 +27,7 @@ enum ox_mxfp4_part ox_mxfp4_part_of(const char *name, char *whole, size_t bytes)
 enum ox_status ox_mxfp4_check(const char *path, const struct ox_st_entry *entry, enum ox_mxfp4_part part,
                               const struct ox_tensor *tensor) {
     const uint64_t groups = tensor->shape[1] / OX_MXFP4_GROUP;
-    const uint64_t shape[] = {tensor->shape[0], tensor->shape[2], groups, OX_MXFP4_GROUP_BYTES};
+    const uint64_t shape[] = {tensor->whole, tensor->shape[2], groups, OX_MXFP4_GROUP_BYTES};
     const uint32_t rank = part == OX_MXFP4_BLOCKS ? 4 : 3;
     bool same = tensor->shape[1] % OX_MXFP4_GROUP == 0 && entry->rank == rank && strcmp(entry->dtype_text, "U8") == 0;
     for (uint32_t i = 0; same && i < rank; i++) {
@@ -122,7 +122,7 @@ static enum ox_status take(struct ox_mxfp4_reader *reader, const struct ox_mxfp4
 enum ox_status ox_mxfp4_read(struct ox_mxfp4_reader **reader, const struct ox_mxfp4_source *source,
                              const struct ox_tensor *tensor, uint64_t first, uint64_t count, float *out) {
     const uint64_t elems = tensor->shape[1] * tensor->shape[2];
-    OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
+    OX_ASSERT(first <= ox_tensor_whole_count(tensor) && count <= ox_tensor_whole_count(tensor) - first);
     enum ox_status status = *reader == NULL || (*reader)->tensor != tensor ? open_for(reader, tensor) : OX_OK;
     for (uint64_t done = 0, part; status == OX_OK && done < count; done += part) {
         const uint64_t expert = (first + done) / elems, at = (first + done) % elems;

@@ -106,6 +106,8 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     tensor->decay = tensor->trained = true;
     tensor->init = is_b ? OX_INIT_ZERO : OX_INIT_UNIFORM;
     tensor->base_idx = base_idx;
+    tensor->whole = tensor->shape[0];
+    tensor->next_part = OX_NO_TENSOR;
     unit->tensor_count++;
 }
 

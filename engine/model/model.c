@@ -88,12 +88,18 @@ static uint32_t groups_in(const struct ox_model_config *config, uint32_t layer) 
     return apart ? (uint32_t)ox_div_up(config->mixture.router.experts, config->mixture.per_unit) : 0;
 }
 
+/* The parts that units have of a row's tensor in a block: of one of all experts each group has one. */
+static uint32_t parts_of(const struct ox_model_config *config, const struct ox_family_row *row, uint32_t layer) {
+    const bool parted = ox_role_is_of_expert(row->role) && !row->each_expert && groups_in(config, layer) > 0;
+    return parted ? groups_in(config, layer) : 1;
+}
+
 static uint64_t count_tensors(const struct ox_family *family, const struct ox_model_config *config,
                               enum ox_unit_kind kind, uint32_t layer) {
     uint64_t count = 0;
     const struct ox_family_row *row;
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        count += has_row(config, row, kind, layer) ? repeats(config, row) : 0;
+        count += has_row(config, row, kind, layer) ? repeats(config, row) * (uint64_t)parts_of(config, row, layer) : 0;
     }
     return count;
 }
@@ -131,6 +137,8 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
         tensor->shape[i] = extent_of(&model->config, row->shape[i]);
         tensor->count *= tensor->shape[i];
     }
+    tensor->whole = tensor->shape[0];
+    tensor->next_part = OX_NO_TENSOR;
     tensor->trained = !row->fixed;
     tensor->fp32 = row->fp32;
     tensor->limbs = row->shape[tensor->rank - 1] == OX_DIM_LIMBS;
@@ -138,6 +146,12 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
     tensor->init = row->init;
     tensor->base_idx = OX_NO_TENSOR;
     unit->tensor_count++;
+}
+
+void ox_tensor_take(struct ox_tensor *to, const struct ox_tensor *from) {
+    to->trained = from->trained;
+    to->group = from->group;
+    to->fp32 = from->fp32;
 }
 
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b) {
@@ -164,6 +178,15 @@ struct building {
     enum ox_role role;
 };
 
+/* Leaves of a tensor of all experts what a unit has of it. */
+static void keep_part(struct ox_tensor *tensor, const struct ox_unit *unit) {
+    const uint64_t expert_elems = tensor->count / tensor->shape[0];
+    OX_ASSERT(unit->expert_first + unit->expert_count <= tensor->whole);
+    tensor->shape[0] = unit->expert_count;
+    tensor->count = unit->expert_count * expert_elems;
+    tensor->part_first = unit->expert_first * expert_elems;
+}
+
 /* Adds the tensors of neighbouring rows that are repeated together: of the unit's experts, of those that are elsewhere
  * none. */
 static void add_rows(struct ox_model *model, const struct ox_family *family, struct building *at, uint32_t first,
@@ -184,10 +207,14 @@ static void add_rows(struct ox_model *model, const struct ox_family *family, str
         each += elems;
     }
     at->place = row->role == at->role ? at->place : ox_unit_role_begin(at->place, row->role, at->role);
-    uint64_t place = at->place + expert_first * each;
-    for (uint32_t j = 0; is_here && j < here * count; j++) {
+    const bool parted = unit->expert_count > 0 && !row->each_expert;
+    uint64_t place = at->place + expert_first * (parted ? each / model->config.mixture.router.experts : each);
+    for (uint32_t j = 0; is_here && j < (parted ? 1 : here * count); j++) {
         add_tensor(model, family, unit, ox_family_row_at(family, first + j % count), unit->layer,
                    expert_first + j / count);
+        if (parted) {
+            keep_part(&model->tensors[model->tensor_count - 1], unit);
+        }
         model->tensors[model->tensor_count - 1].place = place;
         place += model->tensors[model->tensor_count - 1].count;
     }
@@ -276,19 +303,10 @@ enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": a layer has %" PRIu32 " experts; give 1 to %"
                        PRIu32 ", or 0 to keep them in their block's unit", per_unit, experts, experts);
     }
-    if (config->residual_scale != 0.0 && config->residual_scale != 1.0) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": the model's blocks scale what they add "
-                       "(\"residual_multiplier\"), which experts do with their block alone; use 0", per_unit);
-    }
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         if (ox_role_is_of_expert(row->role) && (row->when == NULL || row->when(config))) {
             while (least * ox_expert_elems(config, row->role) % OX_GROUP_ELEMS != 0) {
                 least *= 2;
-            }
-            if (!row->each_expert) {
-                return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": the folder has one tensor of all experts "
-                               "(%s), which is no unit's part yet; use 0, or a folder with tensors of each expert",
-                               per_unit, row->name);
             }
         }
     }
@@ -326,6 +344,14 @@ static uint32_t *slot_of(const struct ox_model *model, const char *name) {
 static void list_names(struct ox_model *model) {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         uint32_t *const slot = slot_of(model, model->tensors[i].name);
+        if (model->tensors[i].part_first > 0) {
+            struct ox_tensor *part = &model->tensors[*slot - 1];
+            while (part->next_part != OX_NO_TENSOR) {
+                part = &model->tensors[part->next_part];
+            }
+            part->next_part = i;
+            continue;
+        }
         OX_ASSERT(*slot == 0);
         *slot = i + 1;
     }
@@ -463,6 +489,7 @@ static float constant_of(const struct ox_model *model, const struct ox_tensor *t
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx) {
     OX_ASSERT(idx < tensor->count);
+    idx += tensor->part_first;
     if (is_constant(tensor)) {
         return constant_of(model, tensor);
     }
@@ -476,7 +503,7 @@ void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *
                           uint64_t count, float *out) {
     OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
     if (!is_constant(tensor) && tensor->init != OX_INIT_UNIFORM) {
-        ox_normals(seed, init_stream(tensor), first, count, init_deviation(model, tensor), out);
+        ox_normals(seed, init_stream(tensor), tensor->part_first + first, count, init_deviation(model, tensor), out);
         return;
     }
     for (uint64_t i = 0; i < count; i++) {

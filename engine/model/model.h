@@ -29,6 +29,10 @@ struct ox_tensor {
     uint32_t rank; /* 1 to 3 */
     uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
+    /* Of a tensor of all experts each unit with some of them has a part, under the name of all. */
+    uint64_t whole;     /* the first extent of the tensor in files: shape[0], of a part more */
+    uint64_t part_first; /* its first element within the tensor in files */
+    uint32_t next_part; /* the part behind it; OX_NO_TENSOR: none */
     uint64_t offset; /* first element within its unit's flat vector */
     uint64_t place;  /* the same with all experts of a block in its unit, which names it for random roundings */
     bool decay;      /* weight decay applies: a matrix, or several. The trainer decides about embeddings, by role */
@@ -39,6 +43,13 @@ struct ox_tensor {
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
     struct ox_tensor_group group;
 };
+
+/* Elements of the tensor in files, of which this is all or a part. */
+static inline uint64_t ox_tensor_whole_count(const struct ox_tensor *tensor) {
+    return tensor->count / tensor->shape[0] * tensor->whole;
+}
+/* Copies what a folder's tensor has been given since its model was made: whether it is trained, and so on. */
+void ox_tensor_take(struct ox_tensor *to, const struct ox_tensor *from);
 
 /* Whether two tensors are updated with the same numbers, as far as their groups say. */
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
@@ -147,7 +158,8 @@ uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before
 void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit);
 
 /* Finds a tensor by its name in a file, with or without the family's prefix ("transformer." of gpt2, "model."). Returns
- * its index; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks, a tied lm_head.weight). */
+ * its index, of parts that of the first; -1 for an unknown name; -2 for a known one to ignore (gpt2's attention masks,
+ * a tied lm_head.weight). */
 int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 
 /* A tensor's module: its name without ".weight"; false for what is no matrix. */

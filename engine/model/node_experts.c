@@ -91,10 +91,17 @@ static bool ends(const struct ox_shape *shape, const struct ox_unit *unit) {
 }
 
 /* Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
- * replaces them; what goes into the experts and what comes out of them share `rows` in forward. */
+ * replaces them; what goes into the experts and what comes out of them share `rows` in forward. `scaled`, where blocks
+ * scale what they add, has the sum in forward, and its gradient in backward. */
 struct room {
-    uint64_t rows, wide, act, dact, out, products, bytes;
+    uint64_t rows, wide, act, dact, out, scaled, products, bytes;
 };
+
+/* The factor of what blocks add; 0: none. */
+static float scale_of(const struct ox_shape *shape) {
+    const double scale = shape->model->config.residual_scale;
+    return scale == 1.0 ? 0.0f : (float)scale;
+}
 
 static struct room room_of(const struct ox_shape *shape, bool backward) {
     const uint32_t hidden = shape->model->config.hidden, width = mixture_of(shape)->width;
@@ -106,7 +113,8 @@ static struct room room_of(const struct ox_shape *shape, bool backward) {
     at.act = at.wide + rows_bytes(pairs, 2 * width, real);
     at.dact = at.act + narrow;
     at.out = at.dact + (backward ? narrow : 0);
-    at.products = at.out + (backward ? rows : 0);
+    at.scaled = at.out + (backward ? rows : 0);
+    at.products = at.scaled + (scale_of(shape) != 0.0f ? rows_bytes(shape->rows, hidden, real) : 0);
     at.bytes = at.products + ox_ops_grouped_scratch_bytes(&shape->compute, ins, outs);
     return at;
 }
@@ -172,20 +180,22 @@ void ox_experts_forward(const struct ox_node_call *call) {
     const struct group g = group_of(call, false);
     const struct ox_unit *const unit = call->list->unit;
     const bool last = ends(g.shape, unit), first = begins(unit), shared = g.at.shared > 0;
+    const float scale = scale_of(g.shape);
+    void *const out = !last ? NULL : scale != 0.0f ? room(&g, g.room.scaled) : call->out;
     activate(&g);
     multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
     if (!last && call->out != call->in) {
         copy_words(&call->job->run, call->out, call->in, first ? g.at.first_bytes : g.at.bytes);
     }
-    OX_RUN(&call->job->run, rows_combine, .out = last ? call->out : NULL,
-           .residual = last ? at_byte(call->in, g.at.shared) : NULL,
+    OX_RUN(&call->job->run, rows_combine, .out = out,
+           .residual = last && (shared || scale == 0.0f) ? at_byte(call->in, g.at.shared) : NULL,
            .sum = first && last ? NULL : at_byte(last ? call->in : call->out, g.at.sum), .in = room(&g, g.room.rows),
            .place = g.order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = g.weights,
            .experts = g.order.experts, .group = g.experts, .rows = g.shape->rows,
            .chosen = mixture_of(g.shape)->router.chosen, .width = g.shape->model->config.hidden,
            .real = g.shape->compute.real, .begins = first);
-    if (last && shared) {
-        OX_RUN(&call->job->run, add, .target = call->out, .a = call->in, .b = call->out,
+    if (last && (shared || scale != 0.0f)) {
+        OX_RUN(&call->job->run, add, .target = call->out, .a = call->in, .b = out, .scale = scale,
                .count = (uint64_t)g.shape->rows * g.shape->model->config.hidden, .real = g.shape->compute.real);
     }
 }
@@ -202,16 +212,28 @@ static void multiply_backward(const struct group *g, bool wants_din, uint64_t di
            .layout = mixture_of(g->shape)->layout, .real = g->shape->compute.real, .begins = g->call->job->begins);
 }
 
-/* The gradients of the group's weights, and of what pairs weigh; `out` of the room gets that of the experts' rows. */
-static void back_to_rows(const struct group *g) {
+/* The gradient of what the block adds, of which `dout` is that of the whole. */
+static const void *scale_back(const struct group *g) {
+    const float scale = scale_of(g->shape);
+    if (scale == 0.0f) {
+        return g->call->dout;
+    }
+    OX_RUN(&g->call->job->run, add, .target = room(g, g->room.scaled), .b = g->call->dout, .scale = scale,
+           .count = (uint64_t)g->shape->rows * g->shape->model->config.hidden, .real = g->shape->compute.real);
+    return room(g, g->room.scaled);
+}
+
+/* The gradients of the group's weights, and of what pairs weigh, from that of the sum; `out` of the room gets that of
+ * the experts' rows. */
+static void back_to_rows(const struct group *g, const void *dsum) {
     const struct ox_node_call *const call = g->call;
     const struct ox_shape *const shape = g->shape;
     const void *const bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS);
     float *const dweights = at_byte(call->dout, g->at.weights);
-    gather(g, g->room.out, call->dout);
+    gather(g, g->room.out, dsum);
     if (bias != NULL) {
         OX_RUN(&call->job->run, combine_bias_backward, .dweights = dweights,
-               .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = call->dout, .bias = bias,
+               .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = dsum, .bias = bias,
                .weights = g->weights, .experts = g->order.experts, .pair_of = g->order.pair_of, .group = g->experts,
                .rows = shape->rows, .chosen = mixture_of(shape)->router.chosen, .width = shape->model->config.hidden,
                .real = shape->compute.real, .begins = call->job->begins);
@@ -229,8 +251,9 @@ void ox_experts_backward(const struct ox_node_call *call) {
     const struct group g = group_of(call, true);
     const struct ox_unit *const unit = call->list->unit;
     const bool last = ends(g.shape, unit), first = begins(unit);
+    const void *const dsum = scale_back(&g);
     activate(&g);
-    back_to_rows(&g);
+    back_to_rows(&g, dsum);
     if (call->din == NULL) { /* nothing before is trained */
         return;
     }
@@ -240,7 +263,7 @@ void ox_experts_backward(const struct ox_node_call *call) {
            .chosen = mixture_of(g.shape)->router.chosen, .width = g.shape->model->config.hidden,
            .real = g.shape->compute.real, .begins = last, .from_last = true);
     if (last && g.at.shared > 0) {
-        copy_rows(call, at_byte(call->din, g.at.shared), call->dout);
+        copy_rows(call, at_byte(call->din, g.at.shared), dsum);
     }
 }
 

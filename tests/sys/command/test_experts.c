@@ -2,6 +2,7 @@
  * killed or not; a store keeps its groups, a checkpoint goes on with others; what cannot be is refused. */
 #include "engine/hf/safetensors.h"
 #include "tests/kit/files.h"
+#include "tests/kit/run/mixture.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -9,6 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SIZES                                                                                                    \
+    "\"vocab_size\":256,\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"                   \
+    "\"num_key_value_heads\":2,\"tie_word_embeddings\":false,"
 
 static const char config[] =
     "{\"model_type\":\"qwen3_moe\",\"vocab_size\":256,\"hidden_size\":64,\"intermediate_size\":40,"
@@ -24,12 +29,18 @@ static const char *text_path, *model;
 
 enum { STEPS = 6 };
 
-static void train(const char *output, const char *more) {
-    sys_args_train(&args, model, text_path, output);
+/* Trains the model, which has weights or is fresh. */
+static void train_model(const char *of, const char *output, const char *more) {
+    const bool fresh = strstr(of, ".json") != NULL && strstr(more, "--resume") == NULL;
+    sys_args_train(&args, of, text_path, output);
     sys_args_add(&args, common);
     sys_args_word(&args, "--max-steps=%u", STEPS);
-    sys_args_add(&args, strstr(more, "--resume") == NULL ? "--from-scratch" : "");
+    sys_args_add(&args, fresh ? "--from-scratch" : "");
     sys_args_add(&args, more);
+}
+
+static void train(const char *output, const char *more) {
+    train_model(model, output, more);
 }
 
 /* Compares a file of two checkpoints tensor by tensor: their order follows units. */
@@ -139,6 +150,55 @@ static void test_resumes(void) {
     CHECK(same_runs("all", "killed"));
 }
 
+/* Folders with one tensor of all experts, of which each group has a part: what is saved has that tensor whole, in the
+ * weights and in the optimizer's file, so that a checkpoint goes on with other groups. */
+static void test_packed(void) {
+    static const struct {
+        const char *name, *text, *groups[3];
+        bool mxfp4;
+    } cases[] = {
+        {"packed", "{\"model_type\":\"mixtral\"," SIZES "\"intermediate_size\":32,\"num_local_experts\":6,"
+                   "\"num_experts_per_tok\":2}", {"1", "4", "5"}, false},
+        {"mxfp4", "{\"model_type\":\"gpt_oss\"," SIZES "\"head_dim\":16,\"intermediate_size\":64,"
+                  "\"num_local_experts\":64,\"num_experts_per_tok\":2,\"sliding_window\":5}",
+                  {"32", "64", "32"}, true},
+        {"granite", "{\"model_type\":\"granitemoe\"," SIZES "\"intermediate_size\":32,\"num_local_experts\":6,"
+                    "\"num_experts_per_tok\":2,\"residual_multiplier\":0.3}", {"2", "all", "3"}, false},
+    };
+    static const char whole[] = "model.layers.0.mlp.experts.gate_up_proj";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const path = files_write_text(test_pathf("%s.json", cases[i].name), cases[i].text);
+        const char *const of = mixture_write(cases[i].name, path, cases[i].mxfp4);
+        train_model(of, "packed-whole", "--overwrite-output-dir --experts-per-unit all --save-steps 3");
+        sys_run_well(&args, &process);
+        train_model(of, "packed-apart", "--overwrite-output-dir --state-tier nvme");
+        sys_args_word(&args, "--experts-per-unit=%s", cases[i].groups[0]);
+        sys_args_drive(&args, "drive", "128MiB");
+        sys_args_leash(&args);
+        sys_start(&args, &process);
+        CHECK(sys_await(&process, "step 4/"));
+        kill(process.pid, SIGKILL);
+        sys_wait(&process);
+        train_model(of, "packed-apart", "--resume-from-checkpoint latest --state-tier nvme");
+        sys_args_drive(&args, "drive", "128MiB");
+        sys_run_well(&args, &process);
+        CHECK(same_runs("packed-whole", "packed-apart"));
+        for (size_t k = 1; k < 3; k++) { /* other groups, and other ranks */
+            train_model(of, "packed-whole", "--resume-from-checkpoint");
+            sys_args_add(&args, test_path("packed-whole/checkpoint-3"));
+            sys_args_add(&args, k == 2 ? "--ranks 2 --save-steps 3" : "--save-steps 3");
+            sys_args_word(&args, "--experts-per-unit=%s", cases[i].groups[k]);
+            sys_run_well(&args, &process);
+            CHECK(same_runs("packed-whole", "packed-apart"));
+        }
+        struct ox_st_file *file;
+        REQUIRE_OK(ox_st_open(test_pathf("packed-apart/checkpoint-%d/model.safetensors", STEPS), &file));
+        const struct ox_st_entry *const entry = ox_st_find(file, whole);
+        CHECK(strcmp(cases[i].name, "granite") == 0 || (entry != NULL && entry->rank == 3));
+        ox_st_close(&file);
+    }
+}
+
 static void test_refusals(void) {
     static const char *const cases[][2] = {
         {"--experts-per-unit 7", "a layer has 6 experts"},
@@ -158,7 +218,7 @@ static void test_refusals(void) {
     sys_args_train(&args, "tests/golden/mixtral_packed", text_path, "refused");
     sys_args_add(&args, "--max-seq-length 16 --max-steps 1 --experts-per-unit 2");
     sys_run(&args, &process);
-    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "one tensor of all experts"));
+    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "no whole number of 2048 elements"));
 }
 
 /* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
@@ -190,6 +250,7 @@ int main(void) {
     test_same_bits();
     test_frozen();
     test_resumes();
+    test_packed();
     test_refusals();
     test_bias();
     return test_end();

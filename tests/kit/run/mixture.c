@@ -1,0 +1,102 @@
+#include "tests/kit/run/mixture.h"
+
+#include "base/assert.h"
+#include "base/json.h"
+#include "base/prng/prng.h"
+#include "engine/hf/hf.h"
+#include "tests/kit/files.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED = 5, CONFIG_BYTES_MAX = 1 << 16 };
+
+/* Bytes of a file in the making: the header's entries, and what they are of. */
+struct file {
+    json_t *header;
+    unsigned char *bytes;
+    size_t count;
+};
+
+static unsigned char *add_entry(struct file *file, const char *name, const char *dtype, json_t *shape, size_t bytes) {
+    json_t *const info = json_pack("{s:s,s:o,s:[I,I]}", "dtype", dtype, "shape", shape, "data_offsets",
+                                   (json_int_t)file->count, (json_int_t)(file->count + bytes));
+    OX_ASSERT(json_object_set_new(file->header, name, info) == 0);
+    file->bytes = realloc(file->bytes, file->count + bytes);
+    OX_ASSERT(file->bytes != NULL);
+    file->count += bytes;
+    return file->bytes + file->count - bytes;
+}
+
+/* Blocks and scales of experts (experts, in, out), at random: values of at most 6 * 2^-4. */
+static void add_mxfp4(struct file *file, const struct ox_tensor *tensor) {
+    const uint64_t experts = tensor->shape[0], in = tensor->shape[1], out = tensor->shape[2], groups = in / 32;
+    char name[OX_TENSOR_NAME_BYTES + 16];
+    snprintf(name, sizeof name, "%s_blocks", tensor->name);
+    unsigned char *at = add_entry(file, name, "U8", json_pack("[I,I,I,i]", experts, out, groups, 16), tensor->count / 2);
+    for (uint64_t i = 0; i < tensor->count / 2; i++) {
+        at[i] = (unsigned char)(ox_uniform(SEED, 1, i) * 256.0);
+    }
+    snprintf(name, sizeof name, "%s_scales", tensor->name);
+    at = add_entry(file, name, "U8", json_pack("[I,I,I]", experts, out, groups), tensor->count / 32);
+    for (uint64_t i = 0; i < tensor->count / 32; i++) {
+        at[i] = (unsigned char)(120.0 + ox_uniform(SEED, 2, i) * 4.0);
+    }
+}
+
+static void add_values(struct file *file, const struct ox_model *model, const struct ox_tensor *tensor) {
+    json_t *const shape = json_array();
+    for (uint32_t i = 0; i < tensor->rank; i++) {
+        json_array_append_new(shape, json_integer((json_int_t)tensor->shape[i]));
+    }
+    float *const values = malloc(tensor->count * sizeof *values);
+    OX_ASSERT(values != NULL);
+    ox_model_init_values(model, tensor, SEED, 0, tensor->count, values);
+    const size_t bytes = tensor->count * sizeof *values;
+    memcpy(add_entry(file, tensor->name, "F32", shape, bytes), values, bytes);
+    free(values);
+}
+
+const char *mixture_write(const char *name, const char *config_path, bool mxfp4) {
+    struct ox_model_config config;
+    struct ox_model *model;
+    struct file file = {.header = json_object()};
+    char path[256];
+    json_t *json;
+    REQUIRE_OK(ox_json_load(config_path, CONFIG_BYTES_MAX, &json));
+    REQUIRE_OK(ox_model_config_parse(config_path, json, &config));
+    json_decref(json);
+    config.mixture.packed = true;
+    REQUIRE_OK(ox_model_build(&config, &model));
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const bool decoded = mxfp4 && (tensor->role == OX_ROLE_EXPERT_GATE_UP || tensor->role == OX_ROLE_EXPERT_DOWN);
+        if (decoded) {
+            add_mxfp4(&file, tensor);
+        } else {
+            add_values(&file, model, tensor);
+        }
+    }
+    ox_model_close(&model);
+    char *const header = json_dumps(file.header, JSON_COMPACT);
+    const uint64_t length = strlen(header);
+    unsigned char *const whole = malloc(sizeof length + length + file.count);
+    OX_ASSERT(whole != NULL);
+    memcpy(whole, &length, sizeof length);
+    memcpy(whole + sizeof length, header, length);
+    memcpy(whole + sizeof length + length, file.bytes, file.count);
+    const char *const folder = files_make_folder(name);
+    snprintf(path, sizeof path, "%s/model.safetensors", name);
+    files_write(path, whole, sizeof length + length + file.count);
+    snprintf(path, sizeof path, "%s/config.json", name);
+    char *const text = files_read(config_path, NULL);
+    files_write_text(path, text);
+    free(text);
+    free(whole);
+    free(header);
+    free(file.bytes);
+    json_decref(file.header);
+    return folder;
+}
