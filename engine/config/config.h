@@ -75,8 +75,8 @@ enum ox_word_rules { OX_WORDS_GPT2, OX_WORDS_LLAMA3, OX_WORDS_QWEN2 }; /* as enu
 enum ox_dpo_loss { OX_DPO_SIGMOID, OX_DPO_IPO, OX_DPO_ROBUST, OX_DPO_HINGE }; /* as enum ox_pair_loss */
 enum ox_lr_decay { OX_DECAY_AUTO, OX_DECAY_LINEAR, OX_DECAY_COSINE, OX_DECAY_1_SQRT };
 
-struct ox_config {
-    /* what */
+/* Paths: what is read, and where results go. */
+struct ox_config_files {
     char model[OX_CONFIG_TEXT_BYTES];      /* folder, or a config.json for a fresh start */
     struct ox_data_choice data[OX_CONFIG_DATA_MAX]; /* --data PATH[:WEIGHT], repeated */
     uint32_t data_count;
@@ -85,11 +85,22 @@ struct ox_config {
     char output_dir[OX_CONFIG_TEXT_BYTES]; /* --output, --output-dir */
     enum ox_resize_choice resize_embeddings; /* rows for tokens that the tokenizer has and the model has not */
     bool from_scratch;                     /* fresh weights even if the folder has some */
+    bool overwrite_output_dir;             /* delete the files and the store of a run in output_dir */
+    char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
+    char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */
+    /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
+    bool measure;
+    char measure_folder[OX_CONFIG_TEXT_BYTES];
+    char temporary_folder[OX_CONFIG_TEXT_BYTES]; /* not an option: that of the system, for a last resort; "": none */
+    char given_profile[OX_CONFIG_TEXT_BYTES]; /* not an option: --profile as it was given, for the record of the run */
+    char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file in it */
+};
+
+/* How text becomes rows, and how much of them is held out. */
+struct ox_config_rows {
     double eval_fraction;                  /* share of `data` that is held out at its end */
     double held_share; /* not an option: of `eval`, the eval_fraction of the run whose held-out rows are measured; 0:
                           all rows are */
-    bool overwrite_output_dir;             /* delete the files and the store of a run in output_dir */
-    /* how text becomes rows */
     enum ox_data_format data_format;
     char document_separator[256];  /* with escapes such as \n; "": a file is one document */
     enum ox_auto_choice add_bos, add_eos;
@@ -98,7 +109,7 @@ struct ox_config {
     enum ox_train_on_choice train_on;
     bool parse_special;            /* also in the texts of chats */
     /* names of the keys of rows and messages; "": the usual ones */
-        char column_messages[64], column_prompt[64], column_completion[64], column_instruction[64], column_input[64],
+    char column_messages[64], column_prompt[64], column_completion[64], column_instruction[64], column_input[64],
         column_output[64], column_system[64], column_text[64], column_tools[64], column_role[64], column_content[64];
     enum ox_packing_choice packing;
     uint64_t skip_bad_rows; /* rows of each of `data` that may be left out because they cannot be used */
@@ -106,28 +117,46 @@ struct ox_config {
     enum ox_auto_choice document_mask;
     enum ox_overlong_choice overlong;
     char data_cache[OX_CONFIG_TEXT_BYTES]; /* folder; "": OUTPUT/cache for train, else no cache */
-    /* how much memory */
+    uint64_t max_seq_length;
+    bool seq_given; /* not an option: --max-seq-length is given, by a flag or in a file */
+    char data_order[16];   /* shuffle | sequential */
+};
+
+/* Devices and how much of each kind of memory and drive a command may take. */
+struct ox_config_memory {
     enum ox_device_choice device;
     uint64_t device_mem_bytes; /* 0: what is free on the GPU; on the CPU, host memory is device memory */
     uint64_t host_mem_bytes;   /* 0: what the machine has free, less a reserve */
     struct ox_nvme_budget nvme[OX_CONFIG_NVME_MAX]; /* --nvme PATH:SIZE, repeated */
     uint32_t nvme_count;
-    uint32_t processes; /* not an option: how many a launcher has started; 0: 1 */
     uint64_t store_generations; /* 1: a crash goes back to the last checkpoint; 2; 3; 0: 2 or 3 */
     char persist_steps[24];     /* auto | count: steps between writes of a state in memory to the drives */
     uint64_t drive_endurance_bytes; /* bytes written that each drive is rated for; 0: unknown */
     bool accept_wear;
     bool verify_memory; /* compare state in memory with checksums */
-    /* training */
+    char io_backend[16];     /* auto | uring | threads */
+    uint64_t queue_depth;    /* requests in flight per drive queue */
+};
+
+/* How long to train, on batches of which size, in which number format. */
+struct ox_config_train {
     uint64_t max_steps;
     double num_train_epochs; /* used when max_steps is 0 */
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
     uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
     uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */
-    uint64_t max_seq_length;
-    bool seq_given; /* not an option: --max-seq-length is given, by a flag or in a file */
-    double learning_rate; /* 0: by whether weights are given */
+    uint64_t seed;
+    enum ox_compute_dtype dtype;     /* --dtype fp32|bf16|fp16 */
+    enum ox_compute_dtype grad_dtype; /* --grad-dtype: format in which finished gradients leave the device */
+    uint64_t max_nonfinite_steps; /* skipped steps in a row before the run stops */
+    uint64_t max_time_ns;      /* of this process, after which the run saves and ends; 0: no limit */
+    double stop_grace_seconds;
+    double save_wait_seconds; /* how long a last save is tried again if only memory has the state */
+};
+
+/* What of a model is trained, and with which adapters. */
+struct ox_config_parts {
     char freeze[OX_CONFIG_TEXT_BYTES];
     char group[OX_CONFIG_TEXT_BYTES];
     uint64_t lora_r; /* 0: no fresh adapters */
@@ -135,16 +164,28 @@ struct ox_config {
     double lora_dropout;
     bool use_rslora;
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
+};
+
+/* What is added up to the loss, and by what it is scaled. */
+struct ox_config_loss {
     double label_smoothing_factor, z_loss_coef, neftune_noise_alpha;
     bool dpo; /* rows are preferences, and batches and windows are counted in pairs */
     enum ox_dpo_loss dpo_loss;
     double dpo_beta, dpo_label_smoothing, dpo_sft_coef;
-    double ema_decay; /* of averages of the weights; 0: none */
-    bool use_ema;     /* read them instead of the weights */
-    double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     double router_aux_loss_coef; /* factor of the balance loss of routers; -1: as config.json says */
     double router_z_loss_coef;
     enum ox_router_dtype router_dtype;
+    double loss_scale;            /* fp16: factor of the loss; 0: found by overflows, from 2^initial_scale_power on */
+    uint64_t initial_scale_power;
+    uint64_t loss_scale_window;   /* steps in a row without overflow after which the scale doubles */
+};
+
+/* The update and the schedule of its rate. */
+struct ox_config_optim {
+    double learning_rate; /* 0: by whether weights are given */
+    double ema_decay; /* of averages of the weights; 0: none */
+    bool use_ema;     /* read them instead of the weights */
+    double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
     double router_bias_update_rate; /* by which the bias of a choice moves after a step; 0: it stays */
     enum ox_idle_experts idle_experts;
     bool decay_embeddings;
@@ -157,18 +198,13 @@ struct ox_config {
     double lr_num_cycles;  /* cosine: waves; cosine_with_restarts: starts; 0: the schedule's own */
     double lr_power;       /* polynomial: its exponent */
     uint64_t lr_timescale; /* inverse_sqrt; 0: the warmup, or 10000 without one */
-    uint64_t seed;
     bool decay_all;
-    char data_order[16];   /* shuffle | sequential */
-    enum ox_compute_dtype dtype;     /* --dtype fp32|bf16|fp16 */
-    enum ox_compute_dtype grad_dtype; /* --grad-dtype: format in which finished gradients leave the device */
     enum ox_optim_kind optimizer;
     enum ox_moments moments;      /* --moments: number format of the optimizer's moments */
-    double loss_scale;            /* fp16: factor of the loss; 0: found by overflows, from 2^initial_scale_power on */
-    uint64_t initial_scale_power;
-    uint64_t loss_scale_window;   /* steps in a row without overflow after which the scale doubles */
-    uint64_t max_nonfinite_steps; /* skipped steps in a row before the run stops */
-    /* reporting and saving */
+};
+
+/* What a run evaluates, reports and saves, and when. */
+struct ox_config_save {
     double logging_steps, save_steps, eval_steps; /* whole, or a share of all steps until ox_config_count_steps */
     uint64_t eval_windows;
     uint64_t save_total_limit; /* 0: keep all */
@@ -183,15 +219,14 @@ struct ox_config {
     bool load_best_model_at_end; /* the run's result is its best checkpoint */
     uint64_t early_stopping_patience; /* evaluations without an improvement at which the run ends; 0: none do */
     double early_stopping_threshold;  /* an improvement is greater than this */
-    uint64_t max_time_ns;      /* of this process, after which the run saves and ends; 0: no limit */
     char trace[24];       /* off | on | steps to record */
     uint64_t trace_bytes; /* largest size of trace.bin */
     enum ox_report_choice report_to;
     char save_dtype[8];        /* auto | bf16 | fp16 | fp32: format of saved weights */
-    char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
-    double stop_grace_seconds;
-    double save_wait_seconds; /* how long a last save is tried again if only memory has the state */
-    /* placement: changes speed and traffic, never bits */
+};
+
+/* Placement: changes speed and traffic, never bits. */
+struct ox_config_place {
     uint64_t tiles;          /* 0: planned */
     int64_t prefetch_depth;  /* -1: planned */
     uint64_t chunk_elems;    /* parameters per chunk */
@@ -204,24 +239,31 @@ struct ox_config {
     uint64_t device_state_units; /* 0: planned */
     bool device_state_first;
     bool own_attention; /* on a GPU: by our own kernels, also where cuDNN is installed */
-    char io_backend[16];     /* auto | uring | threads */
     uint64_t optimizer_threads; /* 0: all cores, less two for each rank on a GPU */
     uint64_t compute_threads;   /* 0: all cores */
     char isa[16];            /* auto | scalar | avx2 | avx512 | neon, for the optimizer */
     uint64_t chaos_seed;     /* for tests: random delays on every lane; 0: none */
-    char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */
-    uint64_t queue_depth;    /* requests in flight per drive queue */
-    /* ranks: no bit depends on them */
-    char ranks[24];          /* auto | count: devices that do a step together */
+};
+
+/* Devices that do a step together. No bit depends on them. */
+struct ox_config_ranks {
+    uint32_t processes; /* not an option: how many a launcher has started; 0: 1 */
+    char count[24];          /* auto | count: devices that do a step together */
     enum ox_sharding_choice sharding;   /* what they divide */
     uint64_t shard_size; /* of hybrid sharding: ranks of a copy; 0: those of a machine */
     enum ox_reduction_choice reduction; /* who adds their gradients */
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */
-    /* evaluation */
+};
+
+/* Windows of an evaluation. */
+struct ox_config_eval {
     uint64_t stride, max_windows; /* stride 0: --max-seq-length; max_windows 0: all */
     bool bos_per_window;
-    /* generation */
+};
+
+/* What `generate` writes. */
+struct ox_config_write {
     char prompt[OX_CONFIG_PROSE_BYTES], system_prompt[OX_CONFIG_PROSE_BYTES];
     char prompt_file[OX_CONFIG_TEXT_BYTES];
     bool chat, ignore_eos;
@@ -230,43 +272,66 @@ struct ox_config {
     double temperature, top_p, repetition_penalty;
     char stop[OX_CONFIG_TEXT_BYTES]; /* as for ox_stop_texts_open */
     uint64_t num_return_sequences;
-    /* command behaviour */
-    int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
-                        it read the beginning of 1970. Chat templates print it */
-    bool dry_run;
-    /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
-    bool measure;
-    char measure_folder[OX_CONFIG_TEXT_BYTES];
-    char temporary_folder[OX_CONFIG_TEXT_BYTES]; /* not an option: that of the system, for a last resort; "": none */
-    char given_profile[OX_CONFIG_TEXT_BYTES]; /* not an option: --profile as it was given, for the record of the run */
-    bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
-    bool quiet;      /* warnings, errors and the result alone */
-    bool verbose;    /* a plan says how many tasks and buffers it has */
-    char format[12]; /* text | json; trace export: chrome | perfetto */
-    char action[8];  /* report | export: what to do with a trace; "": not given */
-    char run[OX_CONFIG_TEXT_BYTES]; /* the folder of a run, or a file in it */
-    bool once;       /* top: print the state once and exit */
+};
+
+/* What `tokenize` and `init` make. */
+struct ox_config_vocab {
     bool jsonl;      /* tokenize: JSON lines in and out */
     bool show;       /* tokenize: print sequences for a person to check */
     bool render;     /* tokenize: print conversations as the chat template writes them */
     /* tokenize --train */
     bool train_tokenizer; /* `data` was given by --train */
-    bool are_runs;        /* not an option: `data` are the runs of `compare` */
-    bool are_models;      /* not an option: `data` are what `average` averages */
     uint64_t vocab_size, min_frequency; /* vocab_size 0: not given */
     char special_tokens[OX_CONFIG_TEXT_BYTES];
     enum ox_word_rules word_rules; /* --pre-tokenizer */
     /* init */
     char params[24]; /* "100M"; "": those of the shape that `like` names */
     char like[40];   /* a model_type, or the name of a shape */
-    /* measuring */
+};
+
+/* What `bench` and `doctor` measure. */
+struct ox_config_bench {
     char what[8];    /* adam | nvme | gemm | copy | ops | comm | all; "": not given */
     char state_format[8]; /* all | f32 | bf16 | q8 */
     uint64_t rounds, size_bytes; /* 0: the default of each measurement */
     bool strict;     /* a missed limit fails the command */
+};
+
+/* How a command behaves and prints. */
+struct ox_config_tool {
+    int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
+                        it read the beginning of 1970. Chat templates print it */
+    bool dry_run;
+    bool plan_only;  /* not an option: the command plans without a run, perhaps for another machine */
+    bool quiet;      /* warnings, errors and the result alone */
+    bool verbose;    /* a plan says how many tasks and buffers it has */
+    char format[12]; /* text | json; trace export: chrome | perfetto */
+    char action[8];  /* report | export: what to do with a trace; "": not given */
+    bool once;       /* top: print the state once and exit */
+    bool are_runs;        /* not an option: `data` are the runs of `compare` */
+    bool are_models;      /* not an option: `data` are what `average` averages */
     /* help */
     char topic[32]; /* a command; "": all of them */
     char as[8];     /* text | man | bash | zsh | fish | names */
+};
+
+/* Everything that the options of a command say, each part for those who read it. */
+struct ox_config {
+    struct ox_config_files files;
+    struct ox_config_rows rows;
+    struct ox_config_memory memory;
+    struct ox_config_train train;
+    struct ox_config_parts parts;
+    struct ox_config_loss loss;
+    struct ox_config_optim optim;
+    struct ox_config_save save;
+    struct ox_config_place place;
+    struct ox_config_ranks ranks;
+    struct ox_config_eval eval;
+    struct ox_config_write write;
+    struct ox_config_vocab vocab;
+    struct ox_config_bench bench;
+    struct ox_config_tool tool;
 };
 
 enum ox_option_type {
@@ -344,9 +409,12 @@ OX_MUST enum ox_status ox_config_add_patterns(char *patterns, const struct ox_op
 /* Makes a list empty. */
 void ox_config_clear_list(struct ox_config *config, const struct ox_option *option);
 
+/* Refuses an address such as s3://bucket, which would become folders of that name. */
+OX_MUST enum ox_status ox_config_check_local(const char *where, const char *path);
+
 /* Sets every option to its default. */
 void ox_config_init(struct ox_config *config);
-/* Writes an option's value as text that ox_config_set reads back; empty for lists (config->nvme, config->data) and
+/* Writes an option's value as text that ox_config_set reads back; empty for lists (nvme and data) and
  * prose. `text` has room for OX_CONFIG_TEXT_BYTES. */
 void ox_config_text(const struct ox_config *config, const struct ox_option *option, char *text);
 /* Sets an option from text; a list gets one more item. A value that does not fit is OX_E_CONFIG, and the message begins

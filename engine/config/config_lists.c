@@ -21,6 +21,6 @@ void ox_config_clear_list(struct ox_config *config, const struct ox_option *opti
     if (option->type == OX_OPT_PATTERNS) {
         *((char *)config + option->offset) = '\0';
     } else {
-        *(option->type == OX_OPT_NVME ? &config->nvme_count : &config->data_count) = 0;
+        *(option->type == OX_OPT_NVME ? &config->memory.nvme_count : &config->files.data_count) = 0;
     }
 }

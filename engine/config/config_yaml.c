@@ -268,17 +268,17 @@ static void write_weight(double value, char text[WEIGHT_BYTES]) {
 /* Writes a list as its option takes it. A path with a colon has its weight written, for its end may look like one. */
 static void write_list(FILE *file, const struct ox_config *config, const struct ox_option *option, const char *name) {
     const bool drives = option->type == OX_OPT_NVME;
-    const uint32_t count = drives ? config->nvme_count : config->data_count;
+    const uint32_t count = drives ? config->memory.nvme_count : config->files.data_count;
     fprintf(file, "%s:%s\n", name, count == 0 ? " []" : "");
     for (uint32_t i = 0; i < count; i++) {
         char item[OX_CONFIG_TEXT_BYTES + 32], weight[WEIGHT_BYTES];
-        if (drives && config->nvme[i].bytes > 0) {
-            snprintf(item, sizeof item, "%s:%" PRIu64 "B", config->nvme[i].path, config->nvme[i].bytes);
-        } else if (!drives && (config->data[i].weight != 1 || strchr(config->data[i].path, ':') != NULL)) {
-            write_weight(config->data[i].weight, weight);
-            snprintf(item, sizeof item, "%s:%s", config->data[i].path, weight);
+        if (drives && config->memory.nvme[i].bytes > 0) {
+            snprintf(item, sizeof item, "%s:%" PRIu64 "B", config->memory.nvme[i].path, config->memory.nvme[i].bytes);
+        } else if (!drives && (config->files.data[i].weight != 1 || strchr(config->files.data[i].path, ':') != NULL)) {
+            write_weight(config->files.data[i].weight, weight);
+            snprintf(item, sizeof item, "%s:%s", config->files.data[i].path, weight);
         } else {
-            snprintf(item, sizeof item, "%s", drives ? config->nvme[i].path : config->data[i].path);
+            snprintf(item, sizeof item, "%s", drives ? config->memory.nvme[i].path : config->files.data[i].path);
         }
         fputs("  - ", file);
         write_quoted(file, item);

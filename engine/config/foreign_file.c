@@ -289,7 +289,7 @@ static void say_defaults(const struct survey *s) {
     for (unsigned i = 0; s->program != NULL && i < sizeof defaults / sizeof *defaults; i++) {
         const struct ox_option *const option = ox_option_find_in(defaults[i].name, s->accepted);
         bool counts = option != NULL && !s->flagged[index_of(option)] &&
-                      (strcmp(defaults[i].name, "adam-beta2") != 0 || s->scratch.optimizer == OX_OPTIM_ADAMW);
+                      (strcmp(defaults[i].name, "adam-beta2") != 0 || s->scratch.optim.optimizer == OX_OPTIM_ADAMW);
         for (unsigned k = 0; counts && k < sizeof replaced / sizeof *replaced; k++) {
             const struct ox_option *const other = ox_option_find_in(replaced[k][1], s->accepted);
             counts = strcmp(replaced[k][0], defaults[i].name) != 0 || other == NULL || !s->flagged[index_of(other)];

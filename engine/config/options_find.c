@@ -65,5 +65,5 @@ void ox_config_init(struct ox_config *config) {
             ox_config_set(config, &options[i], options[i].default_text, options[i].name);
         OX_ASSERT(status == OX_OK);
     }
-    config->seq_given = false;
+    config->rows.seq_given = false;
 }

@@ -23,7 +23,7 @@ struct eval_sum {
 /* Losses are added in groups of so many micro-batches as are configured. Ranks that evaluate alone take more of them at
  * a time, but must not change the sum. */
 static void add_losses(struct eval_sum *sum, const struct ox_trainer *trainer, const struct ox_eval_result *result) {
-    const uint32_t group = (uint32_t)trainer->config.gradient_accumulation_steps;
+    const uint32_t group = (uint32_t)trainer->config.train.gradient_accumulation_steps;
     for (uint32_t first = 0; first < trainer->engine_config.micro_batches; first += group) {
         double part = 0;
         for (uint32_t i = 0; i < group; i++) {
@@ -120,7 +120,7 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
 
 /* The rows of an evaluation within a run; 0: all. */
 static uint64_t eval_limit(const struct ox_trainer *trainer) {
-    return trainer->config.eval_windows * ox_trainer_unit(&trainer->config);
+    return trainer->config.save.eval_windows * ox_trainer_unit(&trainer->config);
 }
 
 /* By how much, in nats, weights must be worse than guessing to be called so. Those that were just made are a little
@@ -232,7 +232,7 @@ static enum ox_status take_batch(struct pass *pass, uint32_t part, struct ox_win
         const double logp = result.losses[i / batch * result.loss_values + OX_PAIR_VALUES + i % batch];
         if (!isfinite(logp)) {
             return ox_fail(OX_E_CONFIG, "%s: the weights that the run begins with give a sequence the log-probability "
-                           "%g; they are damaged, or do not fit --dtype", trainer->config.model, logp);
+                           "%g; they are damaged, or do not fit --dtype", trainer->config.files.model, logp);
         }
         values[place] = isnan(values[place]) ? logp : values[place];
     }
@@ -299,10 +299,10 @@ _Static_assert((int)OX_REFERENCE_PARTS_MAX > (int)OX_EVAL_SETS_MAX, "the rows fo
 static enum ox_status open_reference(struct pass *pass) {
     struct ox_trainer *const trainer = pass->trainer;
     struct ox_reference *const reference = &trainer->reference;
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     char folder[OX_PATH_BYTES], path[OX_PATH_BYTES];
     bool found = false;
-    const bool is_base = resume[0] == '\0' && trainer->config.adapter[0] == '\0';
+    const bool is_base = resume[0] == '\0' && trainer->config.parts.adapter[0] == '\0';
     *reference = (struct ox_reference){0};
     memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
     enum ox_status status = is_base ? ox_hf_base_hash(trainer->folder, &reference->weights) : OX_OK;
@@ -311,7 +311,7 @@ static enum ox_status open_reference(struct pass *pass) {
         add_part(reference, i == 0 ? trainer->input.eval : trainer->input.eval_more[i]);
     }
     OX_THEN(status, ox_reference_open(reference));
-    OX_THEN(status, ox_path_join(trainer->config.output_dir, OX_REFERENCE_NAME, pass->path));
+    OX_THEN(status, ox_path_join(trainer->config.files.output_dir, OX_REFERENCE_NAME, pass->path));
     OX_THEN(status, ox_reference_load(reference, pass->path, &found));
     if (status == OX_OK && !found && resume[0] != '\0' && strcmp(resume, "latest") != 0) {
         ox_run_of_checkpoint(resume, folder);
@@ -325,7 +325,7 @@ static enum ox_status open_reference(struct pass *pass) {
 }
 
 enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer) {
-    if (!trainer->config.dpo) {
+    if (!trainer->config.loss.dpo) {
         return OX_OK;
     }
     struct pass *const pass = malloc(sizeof *pass); /* a path is large for the stack */
@@ -357,17 +357,18 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
     trainer->config = *config;
     trainer->lock_fd = -1;
     trainer->input.eval_alone = trainer->input.holds_whole = true;
-    if (config->nvme_count > 0) {
+    if (config->memory.nvme_count > 0) {
         ox_log(OX_LOG_INFO, "evaluation uses memory alone; the drives of the configuration are not touched");
     }
-    trainer->config.nvme_count = 0;
-    trainer->config.weights_tier = config->weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
-                                                                               : config->weights_tier;
-    trainer->config.state_tier = trainer->config.grads_tier = trainer->config.activation_tier = OX_TIER_CHOICE_AUTO;
-    trainer->config.tiles = 0;
-    trainer->config.eval_data[0] = '\0';
-    trainer->config.output_dir[0] = '\0';
-    trainer->config.dpo = false;
+    trainer->config.memory.nvme_count = 0;
+    trainer->config.place.weights_tier = config->place.weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
+                                                                               : config->place.weights_tier;
+    trainer->config.place.state_tier = trainer->config.place.grads_tier = trainer->config.place.activation_tier =
+        OX_TIER_CHOICE_AUTO;
+    trainer->config.place.tiles = 0;
+    trainer->config.files.eval_data[0] = '\0';
+    trainer->config.files.output_dir[0] = '\0';
+    trainer->config.loss.dpo = false;
 }
 
 /* Left to choose, each rank has a copy of the weights, because nothing crosses between ranks then; or its slices, where
@@ -419,17 +420,19 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, uin
     windows.sources = &source;
     windows.source_count = 1;
     /* The last token of a window is the first of the next one, unless --stride says otherwise. */
-    windows.stride = (uint32_t)(config->stride > 0 ? config->stride : config->max_seq_length);
+    windows.stride = (uint32_t)(config->eval.stride > 0 ? config->eval.stride : config->rows.max_seq_length);
     windows.tail = true;
     windows.order = OX_WINDOWS_SEQUENTIAL;
-    if (windows.packing != OX_PACK_STREAM && config->stride > 0) {
+    if (windows.packing != OX_PACK_STREAM && config->eval.stride > 0) {
         return ox_fail(OX_E_CONFIG, "%s: --stride works on a stream of tokens; add --packing stream",
-                       config->data[idx].path);
+                       config->files.data[idx].path);
     }
     const bool apart = windows.bos < 0; /* windows may share no token: the first of each is not predicted */
-    if (config->stride > config->max_seq_length + apart) {
-        return ox_fail(OX_E_CONFIG, "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 "%s, so that tokens "
-                       "between windows would be in none", config->stride, config->max_seq_length, apart ? " + 1" : "");
+    if (config->eval.stride > config->rows.max_seq_length + apart) {
+        return ox_fail(OX_E_CONFIG,
+                       "--stride %" PRIu64 ": exceeds --max-seq-length %" PRIu64 "%s, so that tokens "
+                       "between windows would be in none",
+                       config->eval.stride, config->rows.max_seq_length, apart ? " + 1" : "");
     }
     return ox_windows_open(&windows, out);
 }
@@ -437,20 +440,20 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, uin
 static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, uint64_t first,
                                       const struct ox_eval_hooks *hooks, struct eval_sum *sum,
                                       struct ox_eval_source *out) {
-    const uint64_t limit = trainer->config.max_windows;
+    const uint64_t limit = trainer->config.eval.max_windows;
     const struct watch watch = {.hooks = hooks, .source = out, .begin_ns = ox_clock_ns()};
     struct ox_windows_counts counts;
-    *out = (struct ox_eval_source){.path = trainer->config.data[idx].path,
+    *out = (struct ox_eval_source){.path = trainer->config.files.data[idx].path,
                                    .data_tokens = ox_data_token_count(trainer->input.data[idx]) - first};
     if (first > 0) {
         ox_log(OX_LOG_INFO, "%s: what the run held out is measured, the last %" PRIu64 " token%s (--eval-fraction %g)",
-               out->path, out->data_tokens, ox_plural(out->data_tokens), trainer->config.held_share);
+               out->path, out->data_tokens, ox_plural(out->data_tokens), trainer->config.rows.held_share);
     }
     enum ox_status status = open_windows(trainer, idx, first, &trainer->input.eval);
     if (status == OX_OK) {
         ox_windows_counts(trainer->input.eval, &counts);
         out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
-        ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.max_seq_length);
+        ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.rows.max_seq_length);
         status = eval_rows(trainer, trainer->input.eval, limit, &watch, sum);
     }
     out->report.tokens = sum->targets;
@@ -466,7 +469,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
     *out = (struct ox_eval_source){.path = "total"};
     uint64_t firsts[OX_CONFIG_DATA_MAX] = {0};
     enum ox_status status = open_parts(trainer);
-    OX_THEN(status, trainer->config.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
+    OX_THEN(status, trainer->config.rows.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct eval_sum sum = {0};

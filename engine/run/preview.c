@@ -55,8 +55,8 @@ static enum ox_status open_tokenizer(struct preview *preview) {
     char missing[OX_TOKENIZER_MISSING_BYTES];
     enum ox_status status = ox_trainer_check_data(trainer);
     if (status == OX_OK && trainer->input.tokenizer_path[0] == '\0') {
-        status = ox_fail(OX_E_CONFIG, "%.300s: %s; name one by --tokenizer", trainer->config.model,
-                         ox_tokenizer_missing(trainer->config.model, missing));
+        status = ox_fail(OX_E_CONFIG, "%.300s: %s; name one by --tokenizer", trainer->config.files.model,
+                         ox_tokenizer_missing(trainer->config.files.model, missing));
     }
     OX_THEN(status, ox_tokenizer_open(trainer->input.tokenizer_path, &preview->tokenizer));
     trainer->input.vocab = status == OX_OK ? ox_tokenizer_vocab_count(preview->tokenizer) : 0;
@@ -65,7 +65,7 @@ static enum ox_status open_tokenizer(struct preview *preview) {
 
 /* If there is a model, limits sequences to what it can attend to, as in training. */
 static enum ox_status open_model(struct ox_trainer *trainer) {
-    const char *const model = trainer->config.model;
+    const char *const model = trainer->config.files.model;
     char path[OX_PATH_BYTES];
     enum ox_status status = OX_OK;
     if (model[0] == '\0') {
@@ -81,7 +81,7 @@ static enum ox_status open_model(struct ox_trainer *trainer) {
 }
 
 static enum ox_status open_row(struct preview *preview) {
-    const uint64_t seq = preview->trainer->config.max_seq_length;
+    const uint64_t seq = preview->trainer->config.rows.max_seq_length;
     int32_t *const words = calloc(3 * (size_t)seq, sizeof *words);
     if (words == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for a sequence of %llu tokens", (unsigned long long)seq);
@@ -105,7 +105,7 @@ static void count_data(const struct ox_trainer *trainer, struct ox_preview *out)
         }
     }
     ox_windows_counts(trainer->input.train, &out->counts);
-    out->seq = (uint32_t)trainer->config.max_seq_length;
+    out->seq = (uint32_t)trainer->config.rows.max_seq_length;
 }
 
 /* Opens data of less than one sequence again, as one that is as short as it is, so that rows can be shown; training
@@ -120,13 +120,13 @@ static enum ox_status shorten(struct preview *preview, enum ox_status failure) {
     if (trainer->input.train != NULL) {
         ox_windows_counts(trainer->input.train, &counts);
     }
-    if (counts.rows > 0 || tokens < 2 || tokens > trainer->config.max_seq_length) {
+    if (counts.rows > 0 || tokens < 2 || tokens > trainer->config.rows.max_seq_length) {
         return failure;
     }
     ox_log(OX_LOG_WARN, "training would refuse this: %s", ox_error_text());
     ox_trainer_close_data(trainer);
-    trainer->config.max_seq_length = tokens - 1;
-    preview->row.seq = (uint32_t)trainer->config.max_seq_length;
+    trainer->config.rows.max_seq_length = tokens - 1;
+    preview->row.seq = (uint32_t)trainer->config.rows.max_seq_length;
     return ox_trainer_open_data(trainer);
 }
 
@@ -151,12 +151,12 @@ enum ox_status ox_preview_rows(const struct ox_config *config, uint64_t row_max,
         return ox_fail(OX_E_NOMEM, "no memory to look at the data");
     }
     preview.trainer->config = *config;
-    preview.trainer->config.output_dir[0] = '\0';
-    preview.trainer->config.eval_fraction = 0;
+    preview.trainer->config.files.output_dir[0] = '\0';
+    preview.trainer->config.rows.eval_fraction = 0;
     preview.trainer->lock_fd = -1;
     preview.trainer->engine_config.compute_threads = ox_processor_count();
     preview.trainer->claim = (struct ox_host_claim){
-        .host_bytes = config->host_mem_bytes,
+        .host_bytes = config->memory.host_mem_bytes,
         .beside_bytes = ox_fixed_overhead_bytes(preview.trainer->engine_config.compute_threads, 0, 0)};
     enum ox_status status = ox_trainer_check_pairs(config);
     OX_THEN(status, open_model(preview.trainer));

@@ -27,31 +27,35 @@ double ox_schedule_epoch(uint64_t rows, uint64_t batch, uint64_t cursor) {
 /* The end of the decay as a share of the peak. */
 static double floor_of(const struct ox_config *config) {
     const double polynomial_end = 1e-7; /* lr_end of transformers */
-    if (config->min_lr_ratio > 0 || config->learning_rate == 0) {
-        return config->min_lr_ratio;
+    if (config->optim.min_lr_ratio > 0 || config->optim.learning_rate == 0) {
+        return config->optim.min_lr_ratio;
     }
-    const bool own = config->min_lr == 0 && config->lr_scheduler_type == OX_LR_POLYNOMIAL;
-    return fmin(1, (own ? polynomial_end : config->min_lr) / config->learning_rate);
+    const bool own = config->optim.min_lr == 0 && config->optim.lr_scheduler_type == OX_LR_POLYNOMIAL;
+    return fmin(1, (own ? polynomial_end : config->optim.min_lr) / config->optim.learning_rate);
 }
 
 struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps) {
-    const enum ox_lr_schedule type = config->lr_scheduler_type;
-    const uint64_t by_ratio = (uint64_t)ceil(config->warmup_ratio * (double)total_steps);
-    const uint64_t warmup = config->warmup_steps > 0 ? (uint64_t)config->warmup_steps : by_ratio;
+    const enum ox_lr_schedule type = config->optim.lr_scheduler_type;
+    const uint64_t by_ratio = (uint64_t)ceil(config->optim.warmup_ratio * (double)total_steps);
+    const uint64_t warmup = config->optim.warmup_steps > 0 ? (uint64_t)config->optim.warmup_steps : by_ratio;
     return (struct ox_schedule){
         .type = type,
-        .decay_type = config->lr_decay_type != OX_DECAY_AUTO ? config->lr_decay_type
-                      : type == OX_LR_WSD                    ? OX_DECAY_LINEAR
-                                                             : OX_DECAY_COSINE,
-        .peak = config->learning_rate,
+        .decay_type = config->optim.lr_decay_type != OX_DECAY_AUTO ? config->optim.lr_decay_type
+                      : type == OX_LR_WSD                          ? OX_DECAY_LINEAR
+                                                                   : OX_DECAY_COSINE,
+        .peak = config->optim.learning_rate,
         .floor = floor_of(config),
-        .cycles = config->lr_num_cycles > 0 ? config->lr_num_cycles : type == OX_LR_COSINE_WITH_RESTARTS ? 1 : 0.5,
-        .power = config->lr_power,
+        .cycles = config->optim.lr_num_cycles > 0      ? config->optim.lr_num_cycles
+                  : type == OX_LR_COSINE_WITH_RESTARTS ? 1
+                                                       : 0.5,
+        .power = config->optim.lr_power,
         .warmup = type == OX_LR_CONSTANT ? 0 : warmup,
-        .warms_by_share = config->warmup_steps <= 0,
+        .warms_by_share = config->optim.warmup_steps <= 0,
         .total = total_steps,
-        .decay = config->decay_steps > 0 ? config->decay_steps : (total_steps + 9) / 10,
-        .timescale = config->lr_timescale > 0 ? config->lr_timescale : warmup > 0 ? warmup : 10000,
+        .decay = config->optim.decay_steps > 0 ? config->optim.decay_steps : (total_steps + 9) / 10,
+        .timescale = config->optim.lr_timescale > 0 ? config->optim.lr_timescale
+                     : warmup > 0                   ? warmup
+                                                    : 10000,
     };
 }
 

@@ -24,10 +24,10 @@ enum { LANE_CORES = 2 };
 static enum ox_status set_memory(struct ox_trainer *trainer) {
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
     const struct ox_cuda_memory memory = {.gpu = &trainer->gpu, .process_bytes = trainer->gpu_process_bytes};
-    const enum ox_status status = ox_cuda_memory_check(&memory, trainer->config.device_mem_bytes);
+    const enum ox_status status = ox_cuda_memory_check(&memory, trainer->config.memory.device_mem_bytes);
     if (status == OX_OK) {
         budget->unified = false;
-        budget->device_bytes = trainer->config.device_mem_bytes - memory.process_bytes;
+        budget->device_bytes = trainer->config.memory.device_mem_bytes - memory.process_bytes;
         budget->device_beside_bytes = memory.process_bytes;
     }
     return status;
@@ -38,30 +38,30 @@ static enum ox_status set_memory(struct ox_trainer *trainer) {
 static enum ox_status pick_device(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const bool planned_elsewhere = config->plan_only && config->device == OX_DEVICE_CHOICE_CUDA &&
-                                   config->device_mem_bytes > 0;
+    const bool planned_elsewhere = config->tool.plan_only && config->memory.device == OX_DEVICE_CHOICE_CUDA &&
+                                   config->memory.device_mem_bytes > 0;
     enum ox_status status = OX_OK;
     trainer->gpu_process_bytes = OX_CUDA_PROCESS_BYTES;
-    if (config->device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
+    if (config->memory.device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
         status = ox_cuda_device_look(&engine->cuda, &trainer->gpu, &trainer->gpu_process_bytes);
-        if (status == OX_OK && config->device_mem_bytes == 0) {
+        if (status == OX_OK && config->memory.device_mem_bytes == 0) {
             const struct ox_cuda_memory memory = {.gpu = &trainer->gpu, .process_bytes = trainer->gpu_process_bytes};
-            status = ox_cuda_memory_free(&memory, &config->device_mem_bytes);
+            status = ox_cuda_memory_free(&memory, &config->memory.device_mem_bytes);
         }
     }
-    if (config->device == OX_DEVICE_CHOICE_AUTO) {
+    if (config->memory.device == OX_DEVICE_CHOICE_AUTO) {
         if (status != OX_OK) {
             snprintf(trainer->no_gpu, sizeof trainer->no_gpu, "%s", ox_error_text());
             trainer->gpu = (struct ox_cuda_device_info){0};
         }
-        config->device = status == OX_OK ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
+        config->memory.device = status == OX_OK ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
         status = OX_OK;
     }
-    if (status != OX_OK || config->device == OX_DEVICE_CHOICE_CPU) {
+    if (status != OX_OK || config->memory.device == OX_DEVICE_CHOICE_CPU) {
         return status;
     }
     engine->device = OX_DEVICE_CUDA;
-    engine->lane_cores = config->optimizer_threads == 0 ? LANE_CORES : 0;
+    engine->lane_cores = config->place.optimizer_threads == 0 ? LANE_CORES : 0;
     return set_memory(trainer);
 }
 
@@ -73,7 +73,7 @@ static void fit_machine(struct ox_trainer *trainer) {
         const bool known = trainer->gpu.memory_bytes > 0;
         ox_machine_nominal_gpu(machine, &(struct ox_machine_gpu_facts){
             .name = known ? trainer->gpu.name : "nominal",
-            .memory_bytes = known ? trainer->gpu.memory_bytes : trainer->config.device_mem_bytes,
+            .memory_bytes = known ? trainer->gpu.memory_bytes : trainer->config.memory.device_mem_bytes,
             .capability = trainer->gpu.capability, .processor_count = trainer->gpu.processor_count});
     }
     machine->has_gpu = on_gpu;
@@ -109,22 +109,22 @@ static enum ox_status pick_io(const char *name, const struct ox_io_backend **out
 static void set_budget(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_plan_budget *const budget = &trainer->engine_config.budget;
-    budget->unified = config->device_mem_bytes == 0;
-    budget->device_bytes = config->device_mem_bytes;
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        const uint64_t bytes = config->nvme[i].bytes / ox_team_per_machine(trainer->team);
-        trainer->drives.folders[i] = trainer->drives.own != NULL ? trainer->drives.own[i] : config->nvme[i].path;
+    budget->unified = config->memory.device_mem_bytes == 0;
+    budget->device_bytes = config->memory.device_mem_bytes;
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        const uint64_t bytes = config->memory.nvme[i].bytes / ox_team_per_machine(trainer->team);
+        trainer->drives.folders[i] = trainer->drives.own != NULL ? trainer->drives.own[i] : config->memory.nvme[i].path;
         trainer->drives.bytes[i] = bytes;
         trainer->drives.all_bytes[i] = bytes * ox_team_count(trainer->team);
         budget->nvme_bytes += trainer->drives.all_bytes[i];
     }
-    budget->drive_bytes = config->nvme_count > 0 ? trainer->drives.all_bytes : NULL;
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        trainer->drives.paths[i] = config->nvme[i].path;
+    budget->drive_bytes = config->memory.nvme_count > 0 ? trainer->drives.all_bytes : NULL;
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        trainer->drives.paths[i] = config->memory.nvme[i].path;
     }
     budget->drive_paths = trainer->drives.paths;
-    budget->drive_count = config->nvme_count;
-    budget->generations = (uint32_t)config->store_generations;
+    budget->drive_count = config->memory.nvme_count;
+    budget->generations = (uint32_t)config->memory.store_generations;
 }
 
 /* Names the folders of this process's store: processes of one machine share its drives. */
@@ -138,17 +138,17 @@ static enum ox_status name_drives(struct ox_trainer *trainer) {
     if (trainer->drives.own == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the names of drives");
     }
-    for (uint32_t i = 0; i < config->nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < config->memory.nvme_count && status == OX_OK; i++) {
         char name[64];
         snprintf(name, sizeof name, "process-%u-of-%u", ox_team_idx(trainer->team), ox_team_count(trainer->team));
-        status = ox_path_join(config->nvme[i].path, name, trainer->drives.own[i]);
+        status = ox_path_join(config->memory.nvme[i].path, name, trainer->drives.own[i]);
     }
     return status;
 }
 
 static int32_t kept_blocks(const struct ox_config *config) {
-    const uint64_t count = strtoull(config->kept_blocks, NULL, 10);
-    return strcmp(config->kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
+    const uint64_t count = strtoull(config->place.kept_blocks, NULL, 10);
+    return strcmp(config->place.kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
 }
 
 /* Checks options whose range depends on the model. */
@@ -156,18 +156,18 @@ static enum ox_status check_counts(const struct ox_config *config, const struct 
     const uint32_t block_count = model->block_count;
     if (kept_blocks(config) > 0 && (uint32_t)kept_blocks(config) > block_count) {
         return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u block%s; give 0 to %u, or auto",
-                       config->kept_blocks, block_count, ox_plural(block_count), block_count);
+                       config->place.kept_blocks, block_count, ox_plural(block_count), block_count);
     }
-    if (config->device_state_units > model->unit_count) {
+    if (config->place.device_state_units > model->unit_count) {
         return ox_fail(OX_E_CONFIG, "--device-state-units %" PRIu64 ": the model has %u units, which are the "
                        "embedding, its blocks and the head; give 1 to %u, or 0 to leave it to the planner",
-                       config->device_state_units, model->unit_count, model->unit_count);
+                       config->place.device_state_units, model->unit_count, model->unit_count);
     }
     if (model->unit_count + 17 >= OX_FORMATS_BYTES) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %s: makes %u units; give a larger number, so that there are at "
-                       "most %d", config->experts_per_unit, model->unit_count, OX_FORMATS_BYTES - 18);
+                       "most %d", config->place.experts_per_unit, model->unit_count, OX_FORMATS_BYTES - 18);
     }
-    if (config->device_state_first && config->device_state_units == 0) {
+    if (config->place.device_state_first && config->place.device_state_units == 0) {
         return ox_fail(OX_E_CONFIG, "--device-state-first: says which units --device-state-units counts; give that "
                        "too, or leave both to the planner");
     }
@@ -196,25 +196,25 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     const uint32_t machines = ox_trainer_machines(trainer);
     const uint64_t file_bytes = ox_trainer_memory_files(trainer);
     const struct ox_host_claim claim = {
-        .host_bytes = config->host_mem_bytes,
-        .device_bytes = on_cpu ? config->device_mem_bytes : 0,
+        .host_bytes = config->memory.host_mem_bytes,
+        .device_bytes = on_cpu ? config->memory.device_mem_bytes : 0,
         .ranks = engine->ranks / machines,
         .address_bytes = on_cpu ? engine->compute_threads / machines * OX_CPU_THREAD_ADDRESS_BYTES : 0,
         .beside_bytes = ox_trainer_beside_bytes(engine, engine->ranks / machines),
         .file_bytes = file_bytes,
         .files = trainer->memory_files};
-    enum ox_status status = config->plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
-    if (config->host_mem_bytes == 0) {
-        config->host_mem_bytes = ox_default_host_bytes(&claim);
+    enum ox_status status = config->tool.plan_only ? OX_OK : ox_host_claim_check(&claim); /* maybe another machine's */
+    if (config->memory.host_mem_bytes == 0) {
+        config->memory.host_mem_bytes = ox_default_host_bytes(&claim);
     }
-    uint64_t words[] = {config->host_mem_bytes, engine->compute_threads, engine->optimizer_threads};
+    uint64_t words[] = {config->memory.host_mem_bytes, engine->compute_threads, engine->optimizer_threads};
     OX_THEN(status, ox_team_share(trainer->team, words, sizeof words, "the budget of a machine"));
-    config->host_mem_bytes = words[0];
+    config->memory.host_mem_bytes = words[0];
     engine->compute_threads = (uint32_t)words[1];
     engine->optimizer_threads = (uint32_t)words[2];
-    engine->budget.host_bytes = config->host_mem_bytes * machines;
+    engine->budget.host_bytes = config->memory.host_mem_bytes * machines;
     trainer->claim = claim;
-    trainer->claim.host_bytes = config->host_mem_bytes;
+    trainer->claim.host_bytes = config->memory.host_mem_bytes;
     return status;
 }
 
@@ -227,50 +227,55 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     trainer->engine_config = (struct ox_engine_config){
         .team = trainer->team,
         .model = model,
-        .batch = (uint32_t)config->per_device_train_batch_size * ox_trainer_unit(config),
-        .seq = (uint32_t)config->max_seq_length,
-        .micro_batches = (uint32_t)config->gradient_accumulation_steps,
-        .dtype = config->dtype,
-        .grad_bf16 = config->grad_dtype == OX_COMPUTE_BF16,
-        .state = {.kind = config->optimizer, .moments = config->moments, .averages = config->ema_decay > 0},
+        .batch = (uint32_t)config->train.per_device_train_batch_size * ox_trainer_unit(config),
+        .seq = (uint32_t)config->rows.max_seq_length,
+        .micro_batches = (uint32_t)config->train.gradient_accumulation_steps,
+        .dtype = config->train.dtype,
+        .grad_bf16 = config->train.grad_dtype == OX_COMPUTE_BF16,
+        .state = {.kind = config->optim.optimizer,
+                  .moments = config->optim.moments,
+                  .averages = config->optim.ema_decay > 0},
         .router_balance = ox_trainer_balance(config, &model->config),
-        .router_z = config->router_z_loss_coef,
-        .router_bias_rate = config->router_bias_update_rate,
-        .skips_idle = config->idle_experts == OX_IDLE_SKIP,
-        .router_rounds = config->router_dtype == OX_ROUTER_MODEL && config->dtype == OX_COMPUTE_BF16,
-        .decay_embeddings = config->decay_embeddings,
-        .decay_all = config->decay_all,
+        .router_z = config->loss.router_z_loss_coef,
+        .router_bias_rate = config->optim.router_bias_update_rate,
+        .skips_idle = config->optim.idle_experts == OX_IDLE_SKIP,
+        .router_rounds = config->loss.router_dtype == OX_ROUTER_MODEL && config->train.dtype == OX_COMPUTE_BF16,
+        .decay_embeddings = config->optim.decay_embeddings,
+        .decay_all = config->optim.decay_all,
         .objective = ox_trainer_objective(config),
-        .cuda.own_attention = config->own_attention,
-        .compute_threads = threads_of(config->compute_threads),
-        .optimizer_threads = threads_of(config->optimizer_threads),
-        .request = {.tiles = (uint32_t)config->tiles,
-                 .prefetch_depth = (int32_t)config->prefetch_depth,
-                 .act_tier = tier_request(config->activation_tier),
-                 .weights_tier = tier_request(config->weights_tier),
-                 .state_tier = tier_request(config->state_tier),
-                 .grad_tier = tier_request(config->grads_tier),
-                 .overlap = strcmp(config->optimizer_overlap, "auto") == 0 ? -1
-                            : strcmp(config->optimizer_overlap, "off") == 0 ? 0 : 1,
-                 .speculative_units = strcmp(config->optimizer_overlap, "held") == 0 || ox_trainer_routes(config) ? 0
-                                                                               : (int32_t)config->speculative_units,
-                 .saves_replaced = -1,
-                 .speculative_spread = -1,
-                 .weights_ahead = -1,
-                 .device_sums = -1,
-                 .grads_alternate = -1,
-                 .kept_units = ox_trainer_kept_stages(config, model),
-                 .may_stay = strcmp(config->persist_steps, "1") != 0,
-                 .persist_steps = strtoull(config->persist_steps, NULL, 10),
-                 .device_units = (uint32_t)config->device_state_units,
-                 .device_first = config->device_state_first},
-        .chunk_elems = config->chunk_elems,
+        .cuda.own_attention = config->place.own_attention,
+        .compute_threads = threads_of(config->place.compute_threads),
+        .optimizer_threads = threads_of(config->place.optimizer_threads),
+        .request = {.tiles = (uint32_t)config->place.tiles,
+                    .prefetch_depth = (int32_t)config->place.prefetch_depth,
+                    .act_tier = tier_request(config->place.activation_tier),
+                    .weights_tier = tier_request(config->place.weights_tier),
+                    .state_tier = tier_request(config->place.state_tier),
+                    .grad_tier = tier_request(config->place.grads_tier),
+                    .overlap = strcmp(config->place.optimizer_overlap, "auto") == 0  ? -1
+                               : strcmp(config->place.optimizer_overlap, "off") == 0 ? 0
+                                                                                     : 1,
+                    .speculative_units =
+                        strcmp(config->place.optimizer_overlap, "held") == 0 || ox_trainer_routes(config)
+                            ? 0
+                            : (int32_t)config->place.speculative_units,
+                    .saves_replaced = -1,
+                    .speculative_spread = -1,
+                    .weights_ahead = -1,
+                    .device_sums = -1,
+                    .grads_alternate = -1,
+                    .kept_units = ox_trainer_kept_stages(config, model),
+                    .may_stay = strcmp(config->memory.persist_steps, "1") != 0,
+                    .persist_steps = strtoull(config->memory.persist_steps, NULL, 10),
+                    .device_units = (uint32_t)config->place.device_state_units,
+                    .device_first = config->place.device_state_first},
+        .chunk_elems = config->place.chunk_elems,
         .nvme_folders = trainer->drives.folders,
         .nvme_bytes = trainer->drives.bytes,
-        .nvme_count = config->nvme_count,
-        .queue_depth = (uint32_t)config->queue_depth,
-        .verify_memory = config->verify_memory,
-        .chaos_seed = config->chaos_seed,
+        .nvme_count = config->memory.nvme_count,
+        .queue_depth = (uint32_t)config->memory.queue_depth,
+        .verify_memory = config->memory.verify_memory,
+        .chaos_seed = config->place.chaos_seed,
     };
     enum ox_status status = check_counts(config, model);
     OX_THEN(status, name_drives(trainer));
@@ -278,9 +283,9 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
     OX_THEN(status, pick_device(trainer));
     OX_THEN(status, ox_trainer_set_ranks(trainer));
     OX_THEN(status, set_host_budget(trainer));
-    OX_THEN(status, ox_isa_pick(config->isa, &trainer->engine_config.isa));
-    if (status == OX_OK && config->nvme_count > 0) {
-        status = pick_io(config->io_backend, &trainer->engine_config.io);
+    OX_THEN(status, ox_isa_pick(config->place.isa, &trainer->engine_config.isa));
+    if (status == OX_OK && config->memory.nvme_count > 0) {
+        status = pick_io(config->memory.io_backend, &trainer->engine_config.io);
     }
     return status;
 }
@@ -290,12 +295,12 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
 /* Limits the sequence to what the model can attend to, with a warning where a longer one was asked for. */
 static void cap_sequence(struct ox_trainer *trainer) {
     const uint32_t contexts = ox_hf_model(trainer->folder)->config.contexts;
-    if (trainer->config.max_seq_length > contexts) {
-        if (trainer->config.seq_given) {
+    if (trainer->config.rows.max_seq_length > contexts) {
+        if (trainer->config.rows.seq_given) {
             ox_log(OX_LOG_WARN, "--max-seq-length %llu: the model has %u positions; using %u",
-                   (unsigned long long)trainer->config.max_seq_length, contexts, contexts);
+                   (unsigned long long)trainer->config.rows.max_seq_length, contexts, contexts);
         }
-        trainer->config.max_seq_length = contexts;
+        trainer->config.rows.max_seq_length = contexts;
     }
 }
 
@@ -305,28 +310,28 @@ bool ox_trainer_has_adapters(const struct ox_trainer *trainer) {
 
 /* Refuses options of adapters without adapters, and those that do not go together. */
 static enum ox_status check_adapters(const struct ox_config *config, bool adapted) {
-    if (config->lora_r > 0 && config->adapter[0] != '\0') {
+    if (config->parts.lora_r > 0 && config->parts.adapter[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--lora-r begins a fresh adapter, and --adapter %s goes on with another; give one "
-                       "of them", config->adapter);
+                       "of them", config->parts.adapter);
     }
-    if (config->lora_r == 0 && config->lora_target_modules[0] != '\0') {
+    if (config->parts.lora_r == 0 && config->parts.lora_target_modules[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
                        "as 16");
     }
-    if (config->lora_r == 0 && config->lora_dropout != 0.0) {
-        return ox_fail(OX_E_CONFIG, "--lora-dropout: %s", config->adapter[0] != '\0'
+    if (config->parts.lora_r == 0 && config->parts.lora_dropout != 0.0) {
+        return ox_fail(OX_E_CONFIG, "--lora-dropout: %s", config->parts.adapter[0] != '\0'
                        ? "the folder of --adapter says it (lora_dropout in adapter_config.json); leave it out"
                        : "there is no adapter without a rank; add --lora-r N, such as 16");
     }
-    if (config->lora_r == 0 && (config->use_rslora || config->lora_alpha != OX_LORA_ALPHA)) {
-        return ox_fail(OX_E_CONFIG, "%s: %s", config->use_rslora ? "--use-rslora" : "--lora-alpha",
-                       config->adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
+    if (config->parts.lora_r == 0 && (config->parts.use_rslora || config->parts.lora_alpha != OX_LORA_ALPHA)) {
+        return ox_fail(OX_E_CONFIG, "%s: %s", config->parts.use_rslora ? "--use-rslora" : "--lora-alpha",
+                       config->parts.adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
                                                   : "there is no adapter without a rank; add --lora-r N, such as 16");
     }
-    if (adapted && config->freeze[0] != '\0') {
+    if (adapted && config->parts.freeze[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--freeze: with adapters nothing else is trained; leave it out");
     }
-    return adapted && config->resize_embeddings != OX_RESIZE_OFF
+    return adapted && config->files.resize_embeddings != OX_RESIZE_OFF
                ? ox_fail(OX_E_CONFIG, "--resize-embeddings: with adapters the embeddings are not trained, nor saved; "
                          "resize and train the model first, or leave it out")
                : OX_OK;
@@ -336,24 +341,24 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
 static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool eval = trainer->input.eval_alone; /* of what was trained: the run's file says how it was begun */
-    struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->lora_r, .alpha = config->lora_alpha,
-                           .rslora = config->use_rslora, .dropout = config->lora_dropout};
+    struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->parts.lora_r, .alpha = config->parts.lora_alpha,
+                           .rslora = config->parts.use_rslora, .dropout = config->parts.lora_dropout};
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);
-    if (status == OX_OK && config->adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
-        status = ox_run_find_adapter(config->adapter, adapter); /* of a run its newest checkpoint */
+    if (status == OX_OK && config->parts.adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
+        status = ox_run_find_adapter(config->parts.adapter, adapter); /* of a run its newest checkpoint */
         OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
     } else if (status == OX_OK && lora.r > 0) {
-        snprintf(lora.targets, sizeof lora.targets, "%s", config->lora_target_modules);
-        status = ox_hf_adapt(trainer->folder, &lora, config->seed);
+        snprintf(lora.targets, sizeof lora.targets, "%s", config->parts.lora_target_modules);
+        status = ox_hf_adapt(trainer->folder, &lora, config->train.seed);
     }
     if (status == OX_OK && ox_trainer_has_adapters(trainer)) {
         status = ox_trainer_check_dropout(trainer);
         OX_THEN(status, check_adapters(config, true));
-        if (status == OX_OK && !ox_hf_has_weights(trainer->folder) && !config->plan_only &&
-            config->resume_from_checkpoint[0] == '\0') {
+        if (status == OX_OK && !ox_hf_has_weights(trainer->folder) && !config->tool.plan_only &&
+            config->files.resume_from_checkpoint[0] == '\0') {
             status = ox_fail(OX_E_CONFIG, "%s: has no weights for adapters to be trained beside; give a model folder "
-                             "with weights, without --from-scratch", config->model);
+                             "with weights, without --from-scratch", config->files.model);
         }
         OX_THEN(status, ox_hf_base_hash(trainer->folder, &trainer->base_hash));
     }
@@ -362,22 +367,23 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     char path[OX_CONFIG_TEXT_BYTES] = "";
-    const char *const model = trainer->config.model;
-    const bool is_shape = trainer->config.plan_only && !ox_path_exists(model) && ox_hf_is_shape(model);
-    enum ox_status status = !is_shape ? ox_run_find_model(trainer->config.model, path) : OX_OK;
-    if (status == OX_OK && !is_shape && strcmp(path, trainer->config.model) != 0) {
-        ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.model, path);
-        memcpy(trainer->config.model, path, sizeof path);
+    const char *const model = trainer->config.files.model;
+    const bool is_shape = trainer->config.tool.plan_only && !ox_path_exists(model) && ox_hf_is_shape(model);
+    enum ox_status status = !is_shape ? ox_run_find_model(trainer->config.files.model, path) : OX_OK;
+    if (status == OX_OK && !is_shape && strcmp(path, trainer->config.files.model) != 0) {
+        ox_log(OX_LOG_INFO, "--model %s: a run, of which %s is the newest checkpoint", trainer->config.files.model,
+               path);
+        memcpy(trainer->config.files.model, path, sizeof path);
     }
-    const bool adapted = trainer->config.lora_r > 0 || trainer->config.adapter[0] != '\0';
+    const bool adapted = trainer->config.parts.lora_r > 0 || trainer->config.parts.adapter[0] != '\0';
     /* the base is told by its weights */
-    weights |= adapted && !trainer->config.from_scratch && ox_hf_has_weight_files(path);
+    weights |= adapted && !trainer->config.files.from_scratch && ox_hf_has_weight_files(path);
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, ox_trainer_take_layout(trainer));
     OX_THEN(status, ox_trainer_group_experts(trainer));
     OX_THEN(status, adapt(trainer));
-    OX_THEN(status, trainer->config.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);
+    OX_THEN(status, trainer->config.optim.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);
     if (status != OX_OK) {
         return status;
     }
@@ -387,13 +393,13 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
     cap_sequence(trainer);
     return trainer->input.eval_alone || ox_trainer_has_adapters(trainer) ? OX_OK
-                                     : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.freeze);
+                                     : ox_hf_freeze(ox_hf_own_model(trainer->folder), trainer->config.parts.freeze);
 }
 
 /* Whether the run began, or begins, with weights of --model. A resumed run does not open them. */
 static bool begins_with_weights(const struct ox_trainer *trainer) {
-    const bool resumed = trainer->config.resume_from_checkpoint[0] != '\0';
-    return (resumed && ox_hf_has_weight_files(trainer->config.model)) || ox_hf_has_weights(trainer->folder);
+    const bool resumed = trainer->config.files.resume_from_checkpoint[0] != '\0';
+    return (resumed && ox_hf_has_weight_files(trainer->config.files.model)) || ox_hf_has_weights(trainer->folder);
 }
 
 /* Chooses the rate that is not given, and whether to choose the warmup: steps that fresh weights need make trained ones
@@ -401,17 +407,20 @@ static bool begins_with_weights(const struct ox_trainer *trainer) {
 static enum ox_status choose_rate(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const bool given = begins_with_weights(trainer);
-    const bool own_rate = config->learning_rate == 0;
-    config->learning_rate = !own_rate ? config->learning_rate : config->dpo ? 1e-6 : given ? 2e-5 : 1e-4;
+    const bool own_rate = config->optim.learning_rate == 0;
+    config->optim.learning_rate = !own_rate          ? config->optim.learning_rate
+                                  : config->loss.dpo ? 1e-6
+                                  : given            ? 2e-5
+                                                     : 1e-4;
     trainer->chose_rate = own_rate;
-    trainer->chose_warmup = config->warmup_steps < 0 && config->warmup_ratio == 0 && given &&
-                            config->lr_scheduler_type != OX_LR_CONSTANT;
+    trainer->chose_warmup = config->optim.warmup_steps < 0 && config->optim.warmup_ratio == 0 && given &&
+                            config->optim.lr_scheduler_type != OX_LR_CONSTANT;
     trainer->begins_given = given;
     trainer->chosen_for = given ? "given" : "fresh";
-    config->warmup_steps = config->warmup_steps < 0 ? 0 : config->warmup_steps;
-    if (config->min_lr > config->learning_rate) { /* the configuration checks a rate that is given */
+    config->optim.warmup_steps = config->optim.warmup_steps < 0 ? 0 : config->optim.warmup_steps;
+    if (config->optim.min_lr > config->optim.learning_rate) { /* the configuration checks a rate that is given */
         return ox_fail(OX_E_CONFIG, "--min-lr %g is above the learning rate %g, which is chosen because weights are "
-                       "%s; give a smaller one, or --learning-rate", config->min_lr, config->learning_rate,
+                       "%s; give a smaller one, or --learning-rate", config->optim.min_lr, config->optim.learning_rate,
                        given ? "given" : "fresh");
     }
     return OX_OK;
@@ -419,8 +428,8 @@ static enum ox_status choose_rate(struct ox_trainer *trainer) {
 
 /* Refuses a resume from nothing, before texts are tokenized into a new folder. */
 static enum ox_status check_resume(const struct ox_config *config) {
-    const char *const path = config->resume_from_checkpoint;
-    if (path[0] == '\0' || config->plan_only) {
+    const char *const path = config->files.resume_from_checkpoint;
+    if (path[0] == '\0' || config->tool.plan_only) {
         return OX_OK;
     }
     char record[OX_PATH_BYTES];
@@ -436,12 +445,12 @@ static enum ox_status check_resume(const struct ox_config *config) {
                                        : ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; "
                                                  "give latest, or a checkpoint-N folder", path);
     }
-    return ox_run_check_traces(config->output_dir);
+    return ox_run_check_traces(config->files.output_dir);
 }
 
 /* Gives the model rows for the tokens that its tokenizer has and it has not, where that is asked for. */
 static enum ox_status resize_embeddings(struct ox_trainer *trainer) {
-    const enum ox_resize_choice choice = trainer->config.resize_embeddings;
+    const enum ox_resize_choice choice = trainer->config.files.resize_embeddings;
     const uint32_t vocab = trainer->input.vocab;
     struct ox_tokenizer *tokenizer = NULL;
     if (choice == OX_RESIZE_OFF) {
@@ -462,7 +471,7 @@ static enum ox_status resize_embeddings(struct ox_trainer *trainer) {
                " rows; nothing is resized", count, vocab);
         return OX_OK;
     }
-    status = ox_hf_resize(trainer->folder, count, choice == OX_RESIZE_MEAN, trainer->config.seed);
+    status = ox_hf_resize(trainer->folder, count, choice == OX_RESIZE_MEAN, trainer->config.train.seed);
     if (status == OX_OK) {
         ox_log(OX_LOG_INFO, "embeddings: %" PRIu32 " rows are added to %" PRIu32 ", %s", count - vocab, vocab,
                choice == OX_RESIZE_MEAN && ox_hf_has_weights(trainer->folder) ? "each the mean of all rows"
@@ -479,8 +488,8 @@ enum ox_status ox_trainer_prepare(struct ox_trainer *trainer, bool weights) {
     OX_THEN(status, resize_embeddings(trainer));
     OX_THEN(status, ox_trainer_choose_formats(trainer));
     OX_THEN(status, choose_rate(trainer));
-    OX_THEN(status, ox_hf_group(ox_hf_own_model(trainer->folder), trainer->config.group,
-                                trainer->config.learning_rate));
+    OX_THEN(status, ox_hf_group(ox_hf_own_model(trainer->folder), trainer->config.parts.group,
+                                trainer->config.optim.learning_rate));
     return status == OX_OK ? set_engine_config(trainer) : status;
 }
 
@@ -504,17 +513,17 @@ static uint64_t steps_left(const struct ox_trainer *trainer, double epochs, bool
 void ox_trainer_set_steps(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool old = ox_trainer_is_old(trainer);
-    uint64_t total = config->max_steps; /* of a run whose steps always had this size */
+    uint64_t total = config->train.max_steps; /* of a run whose steps always had this size */
     trainer->max_steps = total;
     if (total == 0 && trainer->input.train != NULL) {
-        const double epochs = config->num_train_epochs;
+        const double epochs = config->train.num_train_epochs;
         const uint64_t cursor = trainer->state.cursor;
         total = steps_left(trainer, epochs, old, 0);
         trainer->max_steps = trainer->state.step + steps_left(trainer, epochs, old, cursor);
     }
     if (trainer->chose_warmup) { /* rounded down, because the first step of a warmup has the rate 0 */
-        const uint64_t room = total - ox_min_u64(config->decay_steps, total);
-        trainer->config.warmup_steps = (double)ox_min_u64(total * 3 / 100, room);
+        const uint64_t room = total - ox_min_u64(config->optim.decay_steps, total);
+        trainer->config.optim.warmup_steps = (double)ox_min_u64(total * 3 / 100, room);
     }
     trainer->schedule = ox_schedule_of(config, total);
     trainer->schedule.offset = (int64_t)(trainer->max_steps - total);
@@ -527,9 +536,9 @@ struct ox_trainer_left ox_trainer_left(const struct ox_trainer *trainer) {
     const bool started = trainer->state.run_id[0] != 0;
     const struct ox_run_state *const state = started ? &trainer->state : &trainer->left_off;
     struct ox_trainer_left left = {.from = state->step, .end = trainer->max_steps, .seen = state->step > 0};
-    if (!started && config->max_steps == 0 && trainer->input.train != NULL) {
+    if (!started && config->train.max_steps == 0 && trainer->input.train != NULL) {
         const bool old = state->version != 0 && state->version < OX_RUN_STATE_EPOCHS;
-        left.end = state->step + steps_left(trainer, config->num_train_epochs, old, state->cursor);
+        left.end = state->step + steps_left(trainer, config->train.num_train_epochs, old, state->cursor);
     }
     left.steps = left.end - ox_min_u64(left.from, left.end);
     return left;
@@ -559,9 +568,9 @@ uint64_t ox_trainer_step_rows(const struct ox_trainer *trainer, uint64_t cursor)
 
 struct ox_predict_input ox_trainer_predict_input(const struct ox_trainer *trainer) {
     return (struct ox_predict_input){.config = &trainer->engine_config, .plan = ox_trainer_plan(trainer),
-                                     .profiled = trainer->config.profile[0] != '\0',
+                                     .profiled = trainer->config.files.profile[0] != '\0',
                                      .measured = trainer->measured.day[0] != '\0' ? &trainer->measured : NULL,
-                                     .persist_steps = strtoull(trainer->config.persist_steps, NULL, 10)};
+                                     .persist_steps = strtoull(trainer->config.memory.persist_steps, NULL, 10)};
 }
 
 /* Predicts the plan, also the nearest one after a refusal; returns the refusal then. */
@@ -598,10 +607,10 @@ static void measure_machine(struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const bool on_gpu = engine->device == OX_DEVICE_CUDA;
     const char *folders[OX_CONFIG_NVME_MAX];
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        folders[i] = config->nvme[i].path;
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        folders[i] = config->memory.nvme[i].path;
     }
-    if (!config->measure || config->profile[0] != '\0' || (on_gpu && trainer->gpu.memory_bytes == 0)) {
+    if (!config->files.measure || config->files.profile[0] != '\0' || (on_gpu && trainer->gpu.memory_bytes == 0)) {
         return;
     }
     ox_measure_machine(&(struct ox_measure_input){
@@ -612,7 +621,7 @@ static void measure_machine(struct ox_trainer *trainer) {
             engine->ranks * ox_engine_optimizer_share(engine, engine->optimizer_threads, engine->ranks),
         .state = engine->state, .isa = engine->isa, .drive_folders = folders,
         .drive_bytes = engine->nvme_bytes, .drive_count = engine->nvme_count, .io = engine->io,
-        .queue_depth = engine->queue_depth, .folder = config->measure_folder, .limit_ns = OX_MEASURE_LIMIT_NS,
+        .queue_depth = engine->queue_depth, .folder = config->files.measure_folder, .limit_ns = OX_MEASURE_LIMIT_NS,
         .others_most = OX_MEASURE_OTHERS_MOST},
         &trainer->machine, &trainer->measured);
     warn_lines(trainer->measured.notes);
@@ -624,7 +633,7 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     enum ox_status status = OX_OK;
     if (ox_trainer_leads(trainer)) {
-        status = ox_predict_machine(config->profile, config->nvme_count, &trainer->machine);
+        status = ox_predict_machine(config->files.profile, config->memory.nvme_count, &trainer->machine);
         if (status != OX_OK) {
             return status;
         }
@@ -638,9 +647,9 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     engine->machine = &trainer->machine;
     engine->budget.drive_speeds =
         ox_machine_drive_speeds(&trainer->machine, trainer->drives.speeds) ? trainer->drives.speeds : NULL;
-    engine->machine_compute_threads = (uint32_t)config->compute_threads;
+    engine->machine_compute_threads = (uint32_t)config->place.compute_threads;
     engine->machine_optimizer_threads =
-        config->optimizer_threads > 0 ? (uint32_t)config->optimizer_threads : trainer->machine.host.cores;
+        config->place.optimizer_threads > 0 ? (uint32_t)config->place.optimizer_threads : trainer->machine.host.cores;
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 
@@ -652,9 +661,9 @@ enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer) {
     if (status != OX_OK || !more) {
         return status;
     }
-    trainer->config.host_mem_bytes = trainer->given_host_bytes;
+    trainer->config.memory.host_mem_bytes = trainer->given_host_bytes;
     status = set_host_budget(trainer);
-    OX_THEN(status, trainer->config.plan_only ? ox_trainer_note_refusals(trainer) : OX_OK);
+    OX_THEN(status, trainer->config.tool.plan_only ? ox_trainer_note_refusals(trainer) : OX_OK);
     if (status == OX_OK && trainer->plan != NULL && trainer->given_host_bytes == 0) {
         ox_engine_plan_close(&trainer->plan);
         status = predict(trainer, ox_trainer_open_plan(trainer));
@@ -666,7 +675,7 @@ enum ox_status ox_trainer_fit_steps(struct ox_trainer *trainer) {
  * are tokenized as they are for training, into a file without a name unless there is a --data-cache. */
 static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
     enum ox_status status = OX_OK;
-    if (!ready && trainer->config.data_count > 0) {
+    if (!ready && trainer->config.files.data_count > 0) {
         trainer->input.leaves_nothing = true;
         status = ox_trainer_open_data(trainer);
     }
@@ -681,21 +690,21 @@ static enum ox_status look_on(struct ox_trainer *trainer, bool ready) {
 static enum ox_status open_parts(struct ox_trainer *trainer) {
     /* A resumed run has its own weights; those that it began with may be gone. */
     const struct ox_config *const config = &trainer->config;
-    const bool weights = !config->from_scratch && config->resume_from_checkpoint[0] == '\0';
+    const bool weights = !config->files.from_scratch && config->files.resume_from_checkpoint[0] == '\0';
     enum ox_status status = ox_trainer_check_best(trainer);
     OX_THEN(status, ox_trainer_prepare(trainer, weights));
     bool ready = false;
     if (status == OX_OK) {
-        status = config->plan_only ? ox_trainer_note_refusals(trainer) : ox_trainer_check_places(trainer);
-        if (!config->plan_only && !config->dry_run) {
+        status = config->tool.plan_only ? ox_trainer_note_refusals(trainer) : ox_trainer_check_places(trainer);
+        if (!config->tool.plan_only && !config->tool.dry_run) {
             ox_trainer_warn_open_folders(trainer);
         }
     }
     OX_THEN(status, ox_run_look_ahead(trainer));
-    if (status == OX_OK && (config->max_steps == 0 || trainer->left_off.step < config->max_steps)) {
+    if (status == OX_OK && (config->train.max_steps == 0 || trainer->left_off.step < config->train.max_steps)) {
         status = ox_config_check_warmup(config); /* a resumed run may be beyond its end, and does nothing then */
     }
-    if (status == OX_OK && trainer->config.data_count > 0) {
+    if (status == OX_OK && trainer->config.files.data_count > 0) {
         status = ox_trainer_data_ready(trainer, &ready);
         OX_THEN(status, ox_team_share(trainer->team, &ready, sizeof ready, "whether the data is ready"));
     }
@@ -705,7 +714,7 @@ static enum ox_status open_parts(struct ox_trainer *trainer) {
     }
     OX_THEN(status, ox_trainer_fit_steps(trainer));
     OX_THEN(status, make_plan(trainer));
-    if (status == OX_OK && (config->plan_only || config->dry_run)) {
+    if (status == OX_OK && (config->tool.plan_only || config->tool.dry_run)) {
         status = look_on(trainer, ready);
     }
     return status;
@@ -718,8 +727,8 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
         return ox_fail(OX_E_NOMEM, "trainer: no memory");
     }
     trainer->config = *config;
-    trainer->given_host_bytes = config->host_mem_bytes;
-    trainer->given_device_bytes = config->device_mem_bytes;
+    trainer->given_host_bytes = config->memory.host_mem_bytes;
+    trainer->given_device_bytes = config->memory.device_mem_bytes;
     trainer->lock_fd = -1;
     trainer->opened_ns = ox_clock_ns();
     enum ox_status status = ox_trainer_join(trainer);

@@ -156,7 +156,7 @@ static char *add_before(const char *own, const char *before) {
 
 static enum ox_status write_gemms(const struct ox_trainer *trainer, const char *own) {
     char path[OX_PATH_BYTES];
-    OX_TRY(ox_path_join(trainer->config.output_dir, OX_GEMMS_NAME, path));
+    OX_TRY(ox_path_join(trainer->config.files.output_dir, OX_GEMMS_NAME, path));
     char *const before = read_before(path);
     if (before != NULL) {
         compare(own, before);

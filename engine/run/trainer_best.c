@@ -29,7 +29,7 @@ static bool ends_epoch(const struct ox_trainer *trainer, const struct ox_run_sta
 }
 
 bool ox_trainer_evaluates(const struct ox_trainer *trainer) {
-    return trainer->input.eval != NULL && trainer->config.eval_strategy != OX_EVAL_NEVER;
+    return trainer->input.eval != NULL && trainer->config.save.eval_strategy != OX_EVAL_NEVER;
 }
 
 bool ox_trainer_evaluates_at(const struct ox_trainer *trainer, const struct ox_run_state *state) {
@@ -37,15 +37,15 @@ bool ox_trainer_evaluates_at(const struct ox_trainer *trainer, const struct ox_r
     if (!ox_trainer_evaluates(trainer)) {
         return false;
     }
-    if (config->eval_strategy == OX_EVAL_BY_EPOCH) {
-        return ends_epoch(trainer, state) && (double)(state->cursor / rows_of(trainer)) >= config->eval_delay;
+    if (config->save.eval_strategy == OX_EVAL_BY_EPOCH) {
+        return ends_epoch(trainer, state) && (double)(state->cursor / rows_of(trainer)) >= config->save.eval_delay;
     }
-    return every(state->step, config->eval_steps) && (double)state->step >= config->eval_delay;
+    return every(state->step, config->save.eval_steps) && (double)state->step >= config->save.eval_delay;
 }
 
 bool ox_trainer_saves_at(const struct ox_trainer *trainer, const struct ox_run_state *state) {
-    switch (trainer->config.save_strategy) {
-    case OX_SAVE_BY_STEPS: return every(state->step, trainer->config.save_steps);
+    switch (trainer->config.save.save_strategy) {
+    case OX_SAVE_BY_STEPS: return every(state->step, trainer->config.save.save_steps);
     case OX_SAVE_BY_EPOCH: return ends_epoch(trainer, state);
     case OX_SAVE_BEST:     return ox_trainer_evaluates_at(trainer, state);
     case OX_SAVE_LAST:     break;
@@ -55,14 +55,14 @@ bool ox_trainer_saves_at(const struct ox_trainer *trainer, const struct ox_run_s
 
 uint64_t ox_trainer_eval_every(const struct ox_trainer *trainer, uint64_t end) {
     const struct ox_config *const config = &trainer->config;
-    return config->eval_strategy == OX_EVAL_BY_EPOCH ? ox_trainer_epoch_steps(trainer)
-           : config->eval_strategy == OX_EVAL_NEVER  ? 0 : ox_config_steps(config->eval_steps, end);
+    return config->save.eval_strategy == OX_EVAL_BY_EPOCH ? ox_trainer_epoch_steps(trainer)
+           : config->save.eval_strategy == OX_EVAL_NEVER  ? 0 : ox_config_steps(config->save.eval_steps, end);
 }
 
 uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end) {
     const struct ox_config *const config = &trainer->config;
-    switch (config->save_strategy) {
-    case OX_SAVE_BY_STEPS: return ox_config_steps(config->save_steps, end);
+    switch (config->save.save_strategy) {
+    case OX_SAVE_BY_STEPS: return ox_config_steps(config->save.save_steps, end);
     case OX_SAVE_BY_EPOCH: return ox_trainer_epoch_steps(trainer);
     case OX_SAVE_BEST:     return ox_trainer_eval_every(trainer, end);
     case OX_SAVE_LAST:     break;
@@ -74,25 +74,27 @@ uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end) {
 
 /* Which option needs evaluations; NULL: none. */
 static const char *needs_evaluations(const struct ox_config *config) {
-    return config->save_strategy == OX_SAVE_BEST          ? "--save-strategy best"
-           : config->load_best_model_at_end               ? "--load-best-model-at-end"
-           : config->early_stopping_patience > 0          ? "--early-stopping-patience" : NULL;
+    return config->save.save_strategy == OX_SAVE_BEST          ? "--save-strategy best"
+           : config->save.load_best_model_at_end               ? "--load-best-model-at-end"
+           : config->save.early_stopping_patience > 0          ? "--early-stopping-patience" : NULL;
 }
 
 /* Whether checkpoints beside the last one are saved right after evaluations. */
 static bool meet(const struct ox_config *config) {
-    const bool by_epoch = config->save_strategy == OX_SAVE_BY_EPOCH;
-    const bool by_steps = config->save_strategy == OX_SAVE_BY_STEPS;
-    const double times = config->eval_steps > 0 ? config->save_steps / config->eval_steps : 0; /* shares of steps too */
-    return config->save_strategy == OX_SAVE_BEST || (by_epoch && config->eval_strategy == OX_EVAL_BY_EPOCH) ||
-           (by_steps && config->eval_strategy == OX_EVAL_BY_STEPS && times >= 1 && fabs(times - round(times)) < 1e-9);
+    const bool by_epoch = config->save.save_strategy == OX_SAVE_BY_EPOCH;
+    const bool by_steps = config->save.save_strategy == OX_SAVE_BY_STEPS;
+    const double times =
+        config->save.eval_steps > 0 ? config->save.save_steps / config->save.eval_steps : 0; /* shares of steps too */
+    return config->save.save_strategy == OX_SAVE_BEST || (by_epoch && config->save.eval_strategy == OX_EVAL_BY_EPOCH) ||
+           (by_steps && config->save.eval_strategy == OX_EVAL_BY_STEPS && times >= 1 &&
+            fabs(times - round(times)) < 1e-9);
 }
 
 static const char prefix[] = "eval_";
 
 /* The metric without "eval_", which may be missing, as in the Trainer. */
 static const char *metric_of(const struct ox_config *config) {
-    const char *const metric = config->metric_for_best_model;
+    const char *const metric = config->save.metric_for_best_model;
     return metric + (strncmp(metric, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0);
 }
 
@@ -120,7 +122,7 @@ static enum ox_status check_metric(const struct ox_config *config) {
     struct ox_eval_sets sets;
     char names[256] = "";
     const char *const metric = metric_of(config);
-    OX_TRY(ox_config_eval_sets(config->eval_data, &sets));
+    OX_TRY(ox_config_eval_sets(config->files.eval_data, &sets));
     bool known = is_of_all(metric);
     size_t used = 0;
     for (uint32_t i = 0; i < sets.count && sets.sets[i].name[0] != '\0'; i++) {
@@ -130,26 +132,28 @@ static enum ox_status check_metric(const struct ox_config *config) {
     }
     return known ? OX_OK
                  : ox_fail(OX_E_CONFIG, "--metric-for-best-model: '%s' is not one of eval_loss, eval_perplexity%s%s",
-                           config->metric_for_best_model, names, used > 0 ? "" : "; sets of --eval-data with names, "
-                           "such as dev=PATH, have an eval_dev_loss too");
+                           config->save.metric_for_best_model, names,
+                           used > 0 ? ""
+                                    : "; sets of --eval-data with names, "
+                                      "such as dev=PATH, have an eval_dev_loss too");
 }
 
 enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const char *const needs = needs_evaluations(config);
     OX_TRY(check_metric(config));
-    if (config->greater_is_better == OX_CHOICE_ON) {
+    if (config->save.greater_is_better == OX_CHOICE_ON) {
         return ox_fail(OX_E_CONFIG, "--greater-is-better true: a smaller eval_%s is better; leave it out",
                        metric_of(config));
     }
-    if (needs != NULL && config->eval_strategy == OX_EVAL_NEVER) {
+    if (needs != NULL && config->save.eval_strategy == OX_EVAL_NEVER) {
         return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated with --eval-strategy no; leave that out", needs);
     }
-    if (needs != NULL && config->eval_data[0] == '\0' && config->eval_fraction == 0) {
+    if (needs != NULL && config->files.eval_data[0] == '\0' && config->rows.eval_fraction == 0) {
         return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated; give --eval-data, or --eval-fraction 0.05 to hold out a "
                        "part of the data", needs);
     }
-    if (config->load_best_model_at_end && !meet(config)) {
+    if (config->save.load_best_model_at_end && !meet(config)) {
         return ox_fail(OX_E_CONFIG, "--load-best-model-at-end: checkpoints are not saved right after evaluations, so "
                        "that none is known to be the best; give --save-strategy best, or --save-steps a multiple of "
                        "--eval-steps");
@@ -174,7 +178,7 @@ static bool is_better(double loss, double than) {
 
 void ox_trainer_judge(struct ox_trainer *trainer, double loss) {
     struct ox_early_stop *const stop = &trainer->best.stop;
-    const double threshold = trainer->config.early_stopping_threshold;
+    const double threshold = trainer->config.save.early_stopping_threshold;
     const bool improved = isnan(stop->best_loss) ? !isnan(loss) : stop->best_loss - loss > threshold;
     if (improved) {
         *stop = (struct ox_early_stop){.best_loss = loss};
@@ -185,12 +189,12 @@ void ox_trainer_judge(struct ox_trainer *trainer, double loss) {
 
 bool ox_trainer_ends_early(struct ox_trainer *trainer) {
     const struct ox_early_stop *const stop = &trainer->best.stop;
-    const uint64_t patience = trainer->config.early_stopping_patience;
+    const uint64_t patience = trainer->config.save.early_stopping_patience;
     const bool ends = patience > 0 && stop->stale_count >= patience;
     if (ends && !trainer->best.told) {
         char than[64] = "", name[LOSS_NAME_BYTES];
-        if (trainer->config.early_stopping_threshold > 0) {
-            snprintf(than, sizeof than, " by more than %g", trainer->config.early_stopping_threshold);
+        if (trainer->config.save.early_stopping_threshold > 0) {
+            snprintf(than, sizeof than, " by more than %g", trainer->config.save.early_stopping_threshold);
         }
         trainer->best.told = true;
         ox_log(OX_LOG_INFO, "the run ends early, at step %" PRIu64 ": its last %" PRIu64 " evaluation%s did not "
@@ -225,7 +229,7 @@ enum ox_status ox_trainer_find_best(struct ox_trainer *trainer) {
         char path[OX_PATH_BYTES];
         ox_metrics_last(trainer->reports.metrics, &last);
         found.stop = last.stop;
-        if (!ox_checkpoint_find_best(trainer->config.output_dir, &trainer->state, path, &found.saved_loss)) {
+        if (!ox_checkpoint_find_best(trainer->config.files.output_dir, &trainer->state, path, &found.saved_loss)) {
             found.saved_loss = NAN;
         }
     }
@@ -241,10 +245,10 @@ void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
     if (!ox_trainer_leads(trainer) || trainer->result[0] == '\0') {
         return;
     }
-    ox_checkpoint_keep(trainer->config.output_dir, &trainer->state, trainer->config.save_total_limit,
-                       trainer->config.save_optimizer_limit);
-    if (!complete || !trainer->config.load_best_model_at_end ||
-        !ox_checkpoint_find_best(trainer->config.output_dir, &trainer->state, path, &loss) ||
+    ox_checkpoint_keep(trainer->config.files.output_dir, &trainer->state, trainer->config.save.save_total_limit,
+                       trainer->config.save.save_optimizer_limit);
+    if (!complete || !trainer->config.save.load_best_model_at_end ||
+        !ox_checkpoint_find_best(trainer->config.files.output_dir, &trainer->state, path, &loss) ||
         strcmp(path, trainer->result) == 0) {
         return;
     }
@@ -261,7 +265,7 @@ void ox_trainer_take_best(struct ox_trainer *trainer, bool complete) {
 /* ---- time ----------------------------------------------------------------------------------------------- */
 
 bool ox_trainer_is_out_of_time(struct ox_trainer *trainer) {
-    const uint64_t limit_ns = trainer->config.max_time_ns;
+    const uint64_t limit_ns = trainer->config.train.max_time_ns;
     const bool over = limit_ns > 0 && ox_clock_ns() - trainer->opened_ns >= limit_ns;
     if (over && !trainer->told_of_time) {
         char text[OX_SIZE_TEXT_BYTES];

@@ -33,17 +33,17 @@ static enum ox_corpus_format format_of(enum ox_data_format format) {
 /* Writes folder or file of the configuration's tokenizer to `path` (OX_PATH_BYTES); "" if there is none. */
 static enum ox_status find_tokenizer(const struct ox_config *config, char *path) {
     path[0] = '\0';
-    if (config->tokenizer[0] != '\0') {
-        snprintf(path, OX_PATH_BYTES, "%s", config->tokenizer);
+    if (config->files.tokenizer[0] != '\0') {
+        snprintf(path, OX_PATH_BYTES, "%s", config->files.tokenizer);
         return OX_OK;
     }
     char file[OX_PATH_BYTES];
-    if (!ox_path_is_folder(config->model)) {
+    if (!ox_path_is_folder(config->files.model)) {
         return OX_OK;
     }
-    const enum ox_status status = ox_path_join(config->model, "tokenizer.json", file);
+    const enum ox_status status = ox_path_join(config->files.model, "tokenizer.json", file);
     if (status == OX_OK && ox_path_exists(file)) { /* or a link to nothing, which opening it tells */
-        snprintf(path, OX_PATH_BYTES, "%s", config->model);
+        snprintf(path, OX_PATH_BYTES, "%s", config->files.model);
     }
     return status;
 }
@@ -52,7 +52,7 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
  * text that only its own tokenizer knows. */
 static void say_no_bytes(struct ox_trainer *trainer) {
     enum { BYTE_VALUES = 256 };
-    const char *const model = trainer->config.model, *const slash = strrchr(model, '/');
+    const char *const model = trainer->config.files.model, *const slash = strrchr(model, '/');
     const bool is_file = !ox_path_is_folder(model);
     const uint32_t vocab = trainer->folder != NULL ? ox_hf_model(trainer->folder)->config.vocab : BYTE_VALUES;
     char folder[OX_PATH_BYTES], missing[OX_TOKENIZER_MISSING_BYTES];
@@ -77,20 +77,21 @@ static void say_no_bytes(struct ox_trainer *trainer) {
 static enum ox_status set_cache_dir(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     trainer->input.cache_dir[0] = '\0';
-    if (config->data_cache[0] != '\0') {
-        snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->data_cache);
-        const enum ox_status place = ox_folder_check_place(config->data_cache);
+    if (config->rows.data_cache[0] != '\0') {
+        snprintf(trainer->input.cache_dir, sizeof trainer->input.cache_dir, "%s", config->rows.data_cache);
+        const enum ox_status place = ox_folder_check_place(config->rows.data_cache);
         return place != OX_OK ? place
-               : ox_folder_takes_files(config->data_cache)
-                   ? ox_run_check_beside_model(trainer, "--data-cache", config->data_cache)
+               : ox_folder_takes_files(config->rows.data_cache)
+                   ? ox_run_check_beside_model(trainer, "--data-cache", config->rows.data_cache)
                    : ox_fail(OX_E_CONFIG, "--data-cache %s: nothing can be written there (read-only, or of another "
-                             "user); give another folder", config->data_cache);
+                             "user); give another folder", config->rows.data_cache);
     }
     if (trainer->input.leaves_nothing) {
         return OX_OK;
     }
-    const enum ox_status status =
-        config->output_dir[0] != '\0' ? ox_path_join(config->output_dir, "cache", trainer->input.cache_dir) : OX_OK;
+    const enum ox_status status = config->files.output_dir[0] != '\0'
+                                      ? ox_path_join(config->files.output_dir, "cache", trainer->input.cache_dir)
+                                      : OX_OK;
     return status == OX_OK ? ox_path_refuse_link(trainer->input.cache_dir) : status;
 }
 
@@ -105,39 +106,41 @@ static bool is_eval_path(const struct ox_trainer *trainer, const char *path) {
 struct ox_corpus_config ox_corpus_of_options(const struct ox_config *config, const char *path) {
     return (struct ox_corpus_config){
         .path = path,
-        .format = format_of(config->data_format),
-        .separator = config->document_separator,
-        .columns = {.names = {[OX_COLUMN_MESSAGES] = config->column_messages,
-                              [OX_COLUMN_PROMPT] = config->column_prompt,
-                              [OX_COLUMN_COMPLETION] = config->column_completion,
-                              [OX_COLUMN_INSTRUCTION] = config->column_instruction,
-                              [OX_COLUMN_INPUT] = config->column_input,
-                              [OX_COLUMN_OUTPUT] = config->column_output,
-                              [OX_COLUMN_SYSTEM] = config->column_system,
-                              [OX_COLUMN_TEXT] = config->column_text,
-                              [OX_COLUMN_TOOLS] = config->column_tools,
-                              [OX_COLUMN_ROLE] = config->column_role,
-                              [OX_COLUMN_CONTENT] = config->column_content}},
+        .format = format_of(config->rows.data_format),
+        .separator = config->rows.document_separator,
+        .columns = {.names = {[OX_COLUMN_MESSAGES] = config->rows.column_messages,
+                              [OX_COLUMN_PROMPT] = config->rows.column_prompt,
+                              [OX_COLUMN_COMPLETION] = config->rows.column_completion,
+                              [OX_COLUMN_INSTRUCTION] = config->rows.column_instruction,
+                              [OX_COLUMN_INPUT] = config->rows.column_input,
+                              [OX_COLUMN_OUTPUT] = config->rows.column_output,
+                              [OX_COLUMN_SYSTEM] = config->rows.column_system,
+                              [OX_COLUMN_TEXT] = config->rows.column_text,
+                              [OX_COLUMN_TOOLS] = config->rows.column_tools,
+                              [OX_COLUMN_ROLE] = config->rows.column_role,
+                              [OX_COLUMN_CONTENT] = config->rows.column_content}},
     };
 }
 
 static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, const char *path) {
     const struct ox_config *const config = &trainer->config;
     struct ox_corpus_config corpus = ox_corpus_of_options(config, path);
-    corpus.evaluates = (trainer->input.eval_alone && config->held_share == 0) || is_eval_path(trainer, path);
+    corpus.evaluates = (trainer->input.eval_alone && config->rows.held_share == 0) || is_eval_path(trainer, path);
     corpus.tokenizer = trainer->input.tokenizer_path;
     corpus.no_bytes = trainer->input.no_bytes;
     corpus.cache_dir = trainer->input.cache_dir;
-    corpus.chat_template = config->chat_template;
-    corpus.chat_template_kwargs = config->chat_template_kwargs;
+    corpus.chat_template = config->rows.chat_template;
+    corpus.chat_template_kwargs = config->rows.chat_template_kwargs;
     corpus.clock_s = trainer->input.clock_s;
-    corpus.train_on = (enum ox_train_on)config->train_on;
-    corpus.add_bos = config->bos_per_window && config->add_bos == OX_CHOICE_AUTO ? OX_ADD_OFF : add_of(config->add_bos);
-    corpus.add_eos = add_of(config->add_eos);
+    corpus.train_on = (enum ox_train_on)config->rows.train_on;
+    corpus.add_bos = config->eval.bos_per_window && config->rows.add_bos == OX_CHOICE_AUTO
+                         ? OX_ADD_OFF
+                         : add_of(config->rows.add_bos);
+    corpus.add_eos = add_of(config->rows.add_eos);
     corpus.plain = trainer->input.eval_alone;
-    corpus.parse_special = config->parse_special;
-    corpus.pairs = config->dpo;
-    corpus.skip_bad_rows = (uint32_t)config->skip_bad_rows;
+    corpus.parse_special = config->rows.parse_special;
+    corpus.pairs = config->loss.dpo;
+    corpus.skip_bad_rows = (uint32_t)config->rows.skip_bad_rows;
     corpus.threads = trainer->engine_config.compute_threads;
     corpus.stop = trainer->events != NULL ? &trainer->events->stop : NULL;
     return corpus;
@@ -161,20 +164,20 @@ static enum ox_status check_input(const char *flag, const char *path) {
 /* Finds what a resumed run began with, so that its data stays the same: the date that chat templates print (else now),
  * and whether what it holds out may begin within a document, as in runs of earlier versions. */
 static enum ox_status find_origin(struct ox_trainer *trainer) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     struct ox_run_identity *const identity = malloc(sizeof *identity); /* too large for the stack */
     char folder[OX_PATH_BYTES];
     if (identity == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
     }
     const bool latest = strcmp(resume, "latest") == 0;
-    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    snprintf(folder, sizeof folder, "%s", trainer->config.files.output_dir);
     if (!latest && resume[0] != '\0') {
         ox_run_of_checkpoint(resume, folder);
     }
     const bool known =
         resume[0] != '\0' && ox_run_exists(folder) && ox_run_read_identity(folder, identity) == OX_OK;
-    trainer->input.clock_s = known && identity->has_clock ? identity->clock_s : trainer->config.clock_s;
+    trainer->input.clock_s = known && identity->has_clock ? identity->clock_s : trainer->config.tool.clock_s;
     trainer->input.holds_whole = !known || identity->holds_whole;
     free(identity);
     return OX_OK;
@@ -184,10 +187,10 @@ static enum ox_status find_origin(struct ox_trainer *trainer) {
 static enum ox_status check_template(const struct ox_trainer *trainer) {
     struct ox_template *chat_template = NULL;
     json_t *kwargs = NULL;
-    enum ox_status status = ox_chat_kwargs(trainer->config.chat_template_kwargs, &kwargs);
+    enum ox_status status = ox_chat_kwargs(trainer->config.rows.chat_template_kwargs, &kwargs);
     json_decref(kwargs);
-    if (status == OX_OK && trainer->config.chat_template[0] != '\0' && trainer->input.tokenizer_path[0] != '\0') {
-        status = ox_template_open(trainer->input.tokenizer_path, trainer->config.chat_template, &chat_template);
+    if (status == OX_OK && trainer->config.rows.chat_template[0] != '\0' && trainer->input.tokenizer_path[0] != '\0') {
+        status = ox_template_open(trainer->input.tokenizer_path, trainer->config.rows.chat_template, &chat_template);
         ox_template_close(&chat_template);
     }
     return status;
@@ -196,22 +199,22 @@ static enum ox_status check_template(const struct ox_trainer *trainer) {
 enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool any = trainer->input.eval_alone ||
-               config->data_count == 0; /* only training uses source weights; a plan needs no data */
+               config->files.data_count == 0; /* only training uses source weights; a plan needs no data */
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        status = check_input("--data", config->data[i].path);
-        any = any || config->data[i].weight > 0;
+    for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
+        status = check_input("--data", config->files.data[i].path);
+        any = any || config->files.data[i].weight > 0;
     }
     if (status == OX_OK && !any) {
         status = ox_fail(OX_E_CONFIG, "--data %s: every weight is 0, so there is nothing to train on; give at least "
-                         "one above 0", config->data[0].path);
+                         "one above 0", config->files.data[0].path);
     }
-    OX_THEN(status, ox_config_eval_sets(config->eval_data, &trainer->input.eval_sets));
+    OX_THEN(status, ox_config_eval_sets(config->files.eval_data, &trainer->input.eval_sets));
     for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
         status = check_input("--eval-data", trainer->input.eval_sets.sets[i].path);
     }
-    if (status == OX_OK && config->tokenizer[0] != '\0') {
-        status = ox_hf_check_path("--tokenizer", config->tokenizer);
+    if (status == OX_OK && config->files.tokenizer[0] != '\0') {
+        status = ox_hf_check_path("--tokenizer", config->files.tokenizer);
     }
     OX_THEN(status, find_tokenizer(config, trainer->input.tokenizer_path));
     OX_THEN(status, check_template(trainer));
@@ -228,9 +231,9 @@ enum ox_status ox_trainer_data_ready(struct ox_trainer *trainer, bool *ready) {
     ox_host_text_begin(&trainer->claim, 0);
     *ready = true;
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
-    for (uint32_t i = 0; i < config->data_count + sets->count && status == OX_OK && *ready; i++) {
+    for (uint32_t i = 0; i < config->files.data_count + sets->count && status == OX_OK && *ready; i++) {
         const char *const path =
-            i < config->data_count ? config->data[i].path : sets->sets[i - config->data_count].path;
+            i < config->files.data_count ? config->files.data[i].path : sets->sets[i - config->files.data_count].path;
         const struct ox_corpus_config corpus = corpus_config(trainer, path);
         status = ox_corpus_is_ready(&corpus, ready);
     }
@@ -248,13 +251,13 @@ static void say_template(struct ox_trainer *trainer, const struct ox_corpus_repo
         return;
     }
     trainer->input.said_template = true;
-    if (trainer->config.dpo) {
+    if (trainer->config.loss.dpo) {
         ox_log(OX_LOG_INFO, "chat template: %s; all of an answer counts", report->chat_template);
         return;
     }
     ox_log(OX_LOG_INFO, "chat template: %s; assistant turns %s; %s", report->chat_template,
            report->marks_generation ? "by {% generation %}" : "found by rendering prefixes",
-           trained[trainer->config.train_on]);
+           trained[trainer->config.rows.train_on]);
 }
 
 /* Warns of rows from which less is trained than they hold. */
@@ -364,14 +367,14 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
 
 /* Warns of a tokenizer beside the config.json that --model names: a file is a model without a tokenizer. */
 static void warn_of_tokenizer(const struct ox_config *config) {
-    const char *const slash = strrchr(config->model, '/');
+    const char *const slash = strrchr(config->files.model, '/');
     char file[OX_PATH_BYTES];
     const int bytes = snprintf(file, sizeof file, "%.*stokenizer.json",
-                               slash != NULL ? (int)(slash + 1 - config->model) : 0, config->model);
-    if (config->model[0] != '\0' && ox_path_is_file(config->model) && bytes < OX_PATH_BYTES &&
+                               slash != NULL ? (int)(slash + 1 - config->files.model) : 0, config->files.model);
+    if (config->files.model[0] != '\0' && ox_path_is_file(config->files.model) && bytes < OX_PATH_BYTES &&
         access(file, F_OK) == 0) {
         ox_log(OX_LOG_WARN, "bytes are trained, not the tokens of %s: --model %s names a file; name its folder, or "
-               "give --tokenizer", file, config->model);
+               "give --tokenizer", file, config->files.model);
     }
 }
 
@@ -385,20 +388,24 @@ static void warn_of_unused(const struct ox_trainer *trainer) {
         const char *flag, *value;
         int needs;
     } options[] = {
-        {"chat-template", config->chat_template, 0},
-        {"chat-template-kwargs", config->chat_template_kwargs, 0},
-        {"train-on", config->train_on == OX_TRAIN_LAST ? "last" : config->train_on == OX_TRAIN_ALL ? "" : "prompts", 1},
-        {"column-messages", config->column_messages, 2},
-        {"column-prompt", config->column_prompt, 2},
-        {"column-completion", config->column_completion, 2},
-        {"column-instruction", config->column_instruction, 2},
-        {"column-input", config->column_input, 2},
-        {"column-output", config->column_output, 2},
-        {"column-system", config->column_system, 2},
-        {"column-text", config->column_text, 2},
-        {"column-tools", config->column_tools, 2},
-        {"column-role", config->column_role, 2},
-        {"column-content", config->column_content, 2},
+        {"chat-template", config->rows.chat_template, 0},
+        {"chat-template-kwargs", config->rows.chat_template_kwargs, 0},
+        {"train-on",
+         config->rows.train_on == OX_TRAIN_LAST  ? "last"
+         : config->rows.train_on == OX_TRAIN_ALL ? ""
+                                                 : "prompts",
+         1},
+        {"column-messages", config->rows.column_messages, 2},
+        {"column-prompt", config->rows.column_prompt, 2},
+        {"column-completion", config->rows.column_completion, 2},
+        {"column-instruction", config->rows.column_instruction, 2},
+        {"column-input", config->rows.column_input, 2},
+        {"column-output", config->rows.column_output, 2},
+        {"column-system", config->rows.column_system, 2},
+        {"column-text", config->rows.column_text, 2},
+        {"column-tools", config->rows.column_tools, 2},
+        {"column-role", config->rows.column_role, 2},
+        {"column-content", config->rows.column_content, 2},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (options[i].value[0] != '\0' && !has[options[i].needs]) {
@@ -411,8 +418,8 @@ static void warn_of_unused(const struct ox_trainer *trainer) {
 static enum ox_status open_sources(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        status = open_corpus(trainer, config->data[i].path, &trainer->input.data[i]);
+    for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
+        status = open_corpus(trainer, config->files.data[i].path, &trainer->input.data[i]);
         if (i == 0 && status == OX_OK && ox_data_kind_of(trainer->input.data[i]) == OX_DATA_BYTES) {
             warn_of_tokenizer(config);
         }
@@ -490,7 +497,7 @@ static enum ox_status find_bos(const struct ox_trainer *trainer, int64_t *bos) {
     }
     return *bos >= 0 ? OX_OK
                      : ox_fail(OX_E_CONFIG, "--bos-per-window: neither the tokenizer nor config.json of %s names a BOS "
-                               "token", trainer->config.model);
+                               "token", trainer->config.files.model);
 }
 
 enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool chat, struct ox_windows_config *out) {
@@ -502,20 +509,23 @@ enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool 
                                                  [OX_LONG_TRUNCATE] = OX_OVERLONG_TRUNCATE,
                                                  [OX_LONG_DROP] = OX_OVERLONG_DROP};
     *out = (struct ox_windows_config){
-        .seq = (uint32_t)config->max_seq_length,
+        .seq = (uint32_t)config->rows.max_seq_length,
         .vocab = trainer->input.vocab,
-        .pairs = config->dpo,
-        .packing = config->dpo ? OX_PACK_PAD : config->packing != OX_PACKING_AUTO ? packings[config->packing]
-                   : chat ? OX_PACK_BINS : OX_PACK_STREAM,
-        .overlong = config->overlong != OX_LONG_AUTO ? overlongs[config->overlong]
-                    : chat ? OX_OVERLONG_TRUNCATE : OX_OVERLONG_SPLIT,
-        .document_mask = config->document_mask != OX_CHOICE_OFF,
+        .pairs = config->loss.dpo,
+        .packing = config->loss.dpo                          ? OX_PACK_PAD
+                   : config->rows.packing != OX_PACKING_AUTO ? packings[config->rows.packing]
+                   : chat                                    ? OX_PACK_BINS
+                                                             : OX_PACK_STREAM,
+        .overlong = config->rows.overlong != OX_LONG_AUTO ? overlongs[config->rows.overlong]
+                    : chat                                ? OX_OVERLONG_TRUNCATE
+                                                          : OX_OVERLONG_SPLIT,
+        .document_mask = config->rows.document_mask != OX_CHOICE_OFF,
         .drop_untrained = !trainer->input.eval_alone,
         .bos = -1,
-        .order = strcmp(config->data_order, "sequential") == 0 ? OX_WINDOWS_SEQUENTIAL : OX_WINDOWS_SHUFFLE,
-        .seed = config->seed,
+        .order = strcmp(config->rows.data_order, "sequential") == 0 ? OX_WINDOWS_SEQUENTIAL : OX_WINDOWS_SHUFFLE,
+        .seed = config->train.seed,
     };
-    if (!config->bos_per_window) {
+    if (!config->eval.bos_per_window) {
         return OX_OK;
     }
     if (out->packing != OX_PACK_STREAM) {
@@ -537,7 +547,7 @@ static const char *other_sources(const struct ox_trainer *trainer) {
 /* Turns shares of tokens into passes: the source that is scarcest for its share gives one. `counts` are the tokens of
  * each source that are trained on. */
 static void share_tokens(const struct ox_trainer *trainer, const uint64_t *counts, double *passes) {
-    const struct ox_data_choice *const data = trainer->config.data;
+    const struct ox_data_choice *const data = trainer->config.files.data;
     double total = INFINITY, shares = 0;
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         total = data[i].weight > 0 ? fmin(total, (double)counts[i] / data[i].weight) : total;
@@ -557,13 +567,13 @@ static enum ox_status open_part(struct ox_trainer *trainer, const uint64_t *bord
     struct ox_windows_config config;
     OX_TRY(ox_trainer_windows_config(trainer, has_chat(trainer), &config));
     double passes[OX_CONFIG_DATA_MAX];
-    const bool shares = trainer->config.mixture == OX_MIXTURE_TOKENS && !held;
+    const bool shares = trainer->config.rows.mixture == OX_MIXTURE_TOKENS && !held;
     if (shares) {
         share_tokens(trainer, borders, passes);
     }
     for (uint32_t i = 0; i < trainer->input.data_count; i++) {
         const uint64_t count = ox_data_token_count(trainer->input.data[i]);
-        const double weight = shares ? passes[i] : trainer->config.data[i].weight;
+        const double weight = shares ? passes[i] : trainer->config.files.data[i].weight;
         sources[i] = (struct ox_window_source){
             .data = trainer->input.data[i],
             .weight = held && weight > 0 ? 1 : weight,
@@ -591,14 +601,14 @@ static enum ox_status find_borders(const struct ox_trainer *trainer, double shar
 
 enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *borders) {
     struct ox_windows *held = NULL;
-    const double share = trainer->config.held_share;
+    const double share = trainer->config.rows.held_share;
     enum ox_status status = find_borders(trainer, share, borders);
     OX_THEN(status, open_part(trainer, borders, true, &held));
     const bool any = status == OX_OK && rows_of(held) > 0;
     ox_windows_close(&held);
     if (status == OX_OK && !any) {
         ox_log(OX_LOG_WARN, "%s%s: --eval-fraction %g held nothing out, so rows are measured that the run was trained "
-               "on; give other text with --data", trainer->config.data[0].path, other_sources(trainer), share);
+               "on; give other text with --data", trainer->config.files.data[0].path, other_sources(trainer), share);
         memset(borders, 0, trainer->input.data_count * sizeof *borders);
     }
     return status;
@@ -629,14 +639,14 @@ static enum ox_status log_held_out(struct ox_windows *windows, uint32_t seq) {
 
 /* Holds out a part of --data for evaluation; nothing if it is less than a row. */
 static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *borders) {
-    const double share = trainer->config.eval_data[0] != '\0' ? 0 : trainer->config.eval_fraction;
+    const double share = trainer->config.files.eval_data[0] != '\0' ? 0 : trainer->config.rows.eval_fraction;
     enum ox_status status = find_borders(trainer, share, borders);
     if (share == 0 || status != OX_OK) {
         return status;
     }
     status = open_part(trainer, borders, true, &trainer->input.eval);
     if (status != OX_OK || rows_of(trainer->input.eval) > 0) {
-        OX_THEN(status, log_held_out(trainer->input.eval, (uint32_t)trainer->config.max_seq_length));
+        OX_THEN(status, log_held_out(trainer->input.eval, (uint32_t)trainer->config.rows.max_seq_length));
         return status;
     }
     ox_windows_close(&trainer->input.eval);
@@ -645,7 +655,7 @@ static enum ox_status open_held_out(struct ox_trainer *trainer, uint64_t *border
     }
     ox_log(OX_LOG_WARN, "nothing is evaluated: --eval-fraction %g of %s is less than one window of --max-seq-length "
            "%" PRIu64 " + 1 tokens, or no whole document with a target; all of it is trained on", share,
-           trainer->config.data[0].path, trainer->config.max_seq_length);
+           trainer->config.files.data[0].path, trainer->config.rows.max_seq_length);
     return OX_OK;
 }
 
@@ -665,7 +675,7 @@ static enum ox_status open_eval_set(struct ox_trainer *trainer, uint32_t idx, st
     if (status == OX_OK && rows_of(*out) == 0) {
         return ox_fail(OX_E_CONFIG, "--eval-data %s: %" PRIu64 " token%s not one window of --max-seq-length %" PRIu64
                        " + 1; give more text, or leave the option out", trainer->input.eval_sets.sets[idx].path,
-                       source.token_count, source.token_count == 1 ? " is" : "s are", config->max_seq_length);
+                       source.token_count, source.token_count == 1 ? " is" : "s are", config->rows.max_seq_length);
     }
     return status;
 }
@@ -693,10 +703,11 @@ enum ox_status ox_trainer_open_sources(struct ox_trainer *trainer) {
 
 static enum ox_status fail_untrained(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return ox_fail(OX_E_CONFIG, "%s%s: no document has a token to be trained on within --max-seq-length %" PRIu64
+    return ox_fail(OX_E_CONFIG,
+                   "%s%s: no document has a token to be trained on within --max-seq-length %" PRIu64
                    ", so the run would train nothing; conversations need an assistant turn, long prompts a longer "
-                   "sequence (`offload tokenize --show` prints masks)", config->data[0].path, other_sources(trainer),
-                   config->max_seq_length);
+                   "sequence (`offload tokenize --show` prints masks)",
+                   config->files.data[0].path, other_sources(trainer), config->rows.max_seq_length);
 }
 
 /* Refuses sources without a token to be trained on. */
@@ -724,8 +735,8 @@ static enum ox_status check_rows(const struct ox_trainer *trainer) {
         return fail_untrained(trainer);
     }
     return ox_fail(OX_E_CONFIG, "%s%s: %" PRIu64 " token%s not one window of --max-seq-length %" PRIu64 " + 1; use "
-                   "a shorter length or more text", config->data[0].path, other_sources(trainer), tokens,
-                   tokens == 1 ? " is" : "s are", config->max_seq_length);
+                   "a shorter length or more text", config->files.data[0].path, other_sources(trainer), tokens,
+                   tokens == 1 ? " is" : "s are", config->rows.max_seq_length);
 }
 
 static enum ox_status open_rows(struct ox_trainer *trainer) {
@@ -737,7 +748,7 @@ static enum ox_status open_rows(struct ox_trainer *trainer) {
     OX_THEN(status, open_part(trainer, borders, false, &trainer->input.train));
     OX_THEN(status, check_rows(trainer));
     if (status == OX_OK) {
-        ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->max_seq_length);
+        ox_trainer_log_rows(trainer->input.train, "training", (uint32_t)config->rows.max_seq_length);
     }
     return status;
 }
@@ -747,7 +758,7 @@ static enum ox_status open_rows(struct ox_trainer *trainer) {
 static enum ox_status undo_cache(const struct ox_trainer *trainer, size_t existing, enum ox_status refusal) {
     const char *const cache = trainer->input.cache_dir;
     char text[OX_ERROR_TEXT_BYTES];
-    if (refusal != OX_E_CONFIG || trainer->config.data_cache[0] != '\0' || existing == strlen(cache) ||
+    if (refusal != OX_E_CONFIG || trainer->config.rows.data_cache[0] != '\0' || existing == strlen(cache) ||
         !ox_path_is_folder(cache)) {
         return refusal;
     }
@@ -755,7 +766,7 @@ static enum ox_status undo_cache(const struct ox_trainer *trainer, size_t existi
     if (ox_folder_remove(cache) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
     }
-    ox_folder_unmake(trainer->config.output_dir, existing);
+    ox_folder_unmake(trainer->config.files.output_dir, existing);
     return ox_fail(refusal, "%s", text);
 }
 

@@ -33,7 +33,7 @@ enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 /* ---- lock ------------------------------------------------------------------------------------------- */
 
 enum ox_status ox_run_lock(struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     trainer->lock_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (trainer->lock_fd < 0) {
         return ox_fail_errno(OX_E_IO, errno, "%s: cannot open the folder", folder);
@@ -59,7 +59,7 @@ enum ox_status ox_run_lock(struct ox_trainer *trainer) {
 
 /* Makes the folder anew, as that of the same run, if nothing is in its place. */
 static bool make_again(struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     enum ox_status status = ox_path_exists(folder) ? OX_E_CONFIG : ox_folder_make(folder);
     if (status == OX_OK) {
         close(trainer->lock_fd);
@@ -72,7 +72,7 @@ static bool make_again(struct ox_trainer *trainer) {
 
 enum ox_status ox_run_check_folder(struct ox_trainer *trainer) {
     static const char deleted_mark[] = " (deleted)";
-    char *const folder = trainer->config.output_dir;
+    char *const folder = trainer->config.files.output_dir;
     char link[64], now[OX_CONFIG_TEXT_BYTES], before[OX_CONFIG_TEXT_BYTES];
     struct stat locked, named;
     if (trainer->lock_fd < 0 || fstat(trainer->lock_fd, &locked) != 0) {
@@ -227,7 +227,7 @@ enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identi
 static bool find_in_checkpoint(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
     char path[OX_PATH_BYTES];
     struct ox_run_state state;
-    const bool found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK &&
+    const bool found = ox_checkpoint_find_latest(trainer->config.files.output_dir, path) == OX_OK &&
                        ox_checkpoint_read_state(path, &state) == OX_OK;
     if (found) {
         memcpy(identity->run_id, state.run_id, sizeof identity->run_id);
@@ -282,7 +282,7 @@ static bool read_latest(const char *output_dir, struct ox_run_state *state) {
 /* Finds the newest state of the run's branch. */
 static bool find_left_off(const struct ox_trainer *trainer, struct ox_run_identity *identity,
                           struct ox_run_state *out) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     struct ox_commit_note note;
     if (!ox_run_exists(folder) || ox_run_read_identity(folder, identity) != OX_OK) {
         return false;
@@ -297,7 +297,7 @@ static bool find_left_off(const struct ox_trainer *trainer, struct ox_run_identi
 }
 
 enum ox_status ox_run_look_ahead(struct ox_trainer *trainer) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     struct ox_run_state found = {0};
     if (resume[0] == '\0') {
         return OX_OK;
@@ -329,7 +329,7 @@ static void find_run(const struct ox_trainer *trainer, struct ox_run_identity *i
 
 /* Takes run and branch from what else the first process has of the run; all processes take the same. */
 static enum ox_status recover_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     struct found_run found = {.in_store = false};
     memset(identity, 0, sizeof *identity);
     identity->is_outdated = identity->holds_whole = true;
@@ -342,7 +342,7 @@ static enum ox_status recover_identity(const struct ox_trainer *trainer, struct 
         identity->branch = found.branch;
         ox_log(OX_LOG_WARN, "%s: %s and its copy are damaged or missing; the run is known from its %s, and both are "
                "written again%s", folder, identity_names[0], found.in_store ? "store" : "newest checkpoint",
-               trainer->config.nvme_count == 0 ? "; if it had drives, stop it and give them with --nvme" : "");
+               trainer->config.memory.nvme_count == 0 ? "; if it had drives, stop it and give them with --nvme" : "");
         return OX_OK;
     }
     return ox_run_exists(folder)
@@ -355,10 +355,10 @@ static enum ox_status recover_identity(const struct ox_trainer *trainer, struct 
 }
 
 enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity) {
-    const enum ox_status status = ox_run_read_identity(trainer->config.output_dir, identity);
+    const enum ox_status status = ox_run_read_identity(trainer->config.files.output_dir, identity);
     if (status == OX_OK && identity->is_from_copy) {
         ox_log(OX_LOG_WARN, "%s/%s: is damaged or missing; its copy %s is used, and it is written again",
-               trainer->config.output_dir, identity_names[0], identity_names[1]);
+               trainer->config.files.output_dir, identity_names[0], identity_names[1]);
     }
     bool lost = status == OX_E_CORRUPT || status == OX_E_CONFIG;
     if (status == OX_OK || lost) {
@@ -462,8 +462,8 @@ static void real_drive(const char *folder, char *out) {
 }
 
 bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trainer *trainer) {
-    bool changed = identity->nvme_count != trainer->config.nvme_count;
-    identity->nvme_count = trainer->config.nvme_count;
+    bool changed = identity->nvme_count != trainer->config.memory.nvme_count;
+    identity->nvme_count = trainer->config.memory.nvme_count;
     for (uint32_t i = 0; i < identity->nvme_count; i++) {
         char folder[OX_CONFIG_TEXT_BYTES];
         real_drive(trainer->drives.folders[i], folder);
@@ -474,7 +474,7 @@ bool ox_run_record_drives(struct ox_run_identity *identity, const struct ox_trai
 }
 
 bool ox_run_has_store(const struct ox_trainer *trainer) {
-    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count; i++) {
         if (ox_store_exists(trainer->drives.folders[i])) {
             return true;
         }
@@ -514,7 +514,7 @@ enum ox_status ox_run_refuse_store(const char *folder) {
 }
 
 enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
-    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count; i++) {
         const char *const folder = trainer->drives.folders[i];
         const enum ox_store_owner owner = ox_store_owner(folder, trainer->identity.run_id);
         if (owner == OX_STORE_OWNER_OTHER && !ox_run_store_is_finished(folder)) {
@@ -532,11 +532,11 @@ enum ox_status ox_run_check_stores(const struct ox_trainer *trainer) {
 /* Names the newest checkpoint to go on from, "--resume-from-checkpoint RUN/checkpoint-5"; that of any N without one. */
 static const char *newest_choice(const struct ox_trainer *trainer, char text[OX_PATH_BYTES]) {
     char path[OX_PATH_BYTES];
-    const bool found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK;
+    const bool found = ox_checkpoint_find_latest(trainer->config.files.output_dir, path) == OX_OK;
     if (found) {
         snprintf(text, OX_PATH_BYTES, "--resume-from-checkpoint %.300s", path);
     } else {
-        snprintf(text, OX_PATH_BYTES, "--resume-from-checkpoint %.290s/checkpoint-N", trainer->config.output_dir);
+        snprintf(text, OX_PATH_BYTES, "--resume-from-checkpoint %.290s/checkpoint-N", trainer->config.files.output_dir);
     }
     return text;
 }
@@ -563,7 +563,8 @@ bool ox_run_is_released(const struct ox_trainer *trainer) {
 
 enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     const struct ox_run_identity *const identity = &trainer->identity;
-    const bool has_none = identity->starting && trainer->config.nvme_count > 0; /* or what is left holds nothing */
+    const bool has_none =
+        identity->starting && trainer->config.memory.nvme_count > 0; /* or what is left holds nothing */
     if (identity->nvme_count == 0 || has_none || ox_run_is_released(trainer)) {
         return OX_OK;
     }
@@ -585,7 +586,7 @@ enum ox_status ox_run_check_drives_given(const struct ox_trainer *trainer) {
     }
     return ox_fail(OX_E_CONFIG, "the run's last commit is on its drives (%s), but %s; give them with --nvme, or name "
                    "a checkpoint to go on from: %s", list,
-                   trainer->config.nvme_count == 0 ? "no --nvme is given" : "the given ones hold no store",
+                   trainer->config.memory.nvme_count == 0 ? "no --nvme is given" : "the given ones hold no store",
                    newest_choice(trainer, choice));
 }
 
@@ -629,34 +630,34 @@ enum ox_status ox_run_check_beside_model(const struct ox_trainer *trainer, const
     const struct ox_config *const config = &trainer->config;
     char existing[OX_PATH_BYTES];
     snprintf(existing, sizeof existing, "%.*s", (int)ox_path_existing(path), path);
-    char *const folder = ox_path_is_folder(config->model) ? realpath(config->model, NULL) : NULL;
+    char *const folder = ox_path_is_folder(config->files.model) ? realpath(config->files.model, NULL) : NULL;
     char *const inner = realpath(existing[0] != '\0' ? existing : ".", NULL);
     const size_t length = folder != NULL ? strlen(folder) : 0;
     const bool inside = folder != NULL && inner != NULL && strncmp(inner, folder, length) == 0 &&
                         (inner[length] == '/' || inner[length] == '\0');
     free(inner);
     free(folder);
-    return inside && config->resume_from_checkpoint[0] == '\0'
+    return inside && config->files.resume_from_checkpoint[0] == '\0'
                ? ox_fail(OX_E_CONFIG, "%s %s: lies in the model folder %s, which is only read; give a folder elsewhere",
-                         flag, path, config->model)
+                         flag, path, config->files.model)
                : OX_OK;
 }
 
 static enum ox_status check_input(const struct ox_config *config, const char *flag, const char *path) {
-    if (path[0] != '\0' && is_doomed(config->output_dir, path)) {
+    if (path[0] != '\0' && is_doomed(config->files.output_dir, path)) {
         return ox_fail(OX_E_CONFIG, "%s %s: lies in what --overwrite-output-dir would delete of %s; give another "
-                       "--output", flag, path, config->output_dir);
+                       "--output", flag, path, config->files.output_dir);
     }
     return OX_OK;
 }
 
 enum ox_status ox_run_check_inputs(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    enum ox_status status = check_input(config, "--model", config->model);
-    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        status = check_input(config, "--data", config->data[i].path);
+    enum ox_status status = check_input(config, "--model", config->files.model);
+    for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
+        status = check_input(config, "--data", config->files.data[i].path);
     }
-    OX_THEN(status, check_input(config, "--tokenizer", config->tokenizer));
+    OX_THEN(status, check_input(config, "--tokenizer", config->files.tokenizer));
     for (uint32_t i = 0; i < trainer->input.eval_sets.count && status == OX_OK; i++) {
         status = check_input(config, "--eval-data", trainer->input.eval_sets.sets[i].path);
     }

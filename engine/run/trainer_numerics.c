@@ -25,13 +25,13 @@ static uint64_t gpu_hash(const struct ox_trainer *trainer, uint64_t seed) {
  * given, because the checkpoints of these versions have the hash without them. */
 static uint64_t rate_hash(const struct ox_config *config, uint64_t seed) {
     char text[256];
-    if (config->min_lr == 0 && config->lr_decay_type == OX_DECAY_AUTO && config->lr_num_cycles == 0 &&
-        config->lr_power == 1 && config->lr_timescale == 0) {
+    if (config->optim.min_lr == 0 && config->optim.lr_decay_type == OX_DECAY_AUTO && config->optim.lr_num_cycles == 0 &&
+        config->optim.lr_power == 1 && config->optim.lr_timescale == 0) {
         return seed;
     }
-    const int bytes = snprintf(text, sizeof text, "%.17g %d %.17g %.17g %" PRIu64, config->min_lr,
-                               (int)config->lr_decay_type, config->lr_num_cycles, config->lr_power,
-                               config->lr_timescale);
+    const int bytes = snprintf(text, sizeof text, "%.17g %d %.17g %.17g %" PRIu64, config->optim.min_lr,
+                               (int)config->optim.lr_decay_type, config->optim.lr_num_cycles, config->optim.lr_power,
+                               config->optim.lr_timescale);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     return ox_hash64(text, (size_t)bytes, seed);
 }
@@ -124,22 +124,25 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const e = &trainer->engine_config;
     const struct ox_model_config *const m = &e->model->config;
     char text[1024];
-    const int bytes = snprintf(text, sizeof text,
+    const int bytes = snprintf(
+        text, sizeof text,
         "%s %u %u %u %u %u %u %u|%u %u %u %d %d %d|%.17g %.17g %.17g %.17g %.17g %.17g|%d %.0f"
         " %.17g %.17g %" PRIu64 " %" PRIu64 "|%" PRIu64 " %s 0",
         m->family, m->vocab, m->hidden, m->layers, m->heads, m->kv_heads, m->head_dim, m->width, e->batch, e->seq,
-        e->micro_batches, dtype_number(e->dtype), e->grad_bf16, e->decay_embeddings, c->learning_rate, c->weight_decay,
-        c->adam_beta1, c->adam_beta2, c->adam_epsilon, c->max_grad_norm, (int)c->lr_scheduler_type, c->warmup_steps,
-        c->warmup_ratio, c->min_lr_ratio, c->decay_steps, trainer->max_steps, c->seed, c->data_order);
+        e->micro_batches, dtype_number(e->dtype), e->grad_bf16, e->decay_embeddings, c->optim.learning_rate,
+        c->optim.weight_decay, c->optim.adam_beta1, c->optim.adam_beta2, c->optim.adam_epsilon, c->optim.max_grad_norm,
+        (int)c->optim.lr_scheduler_type, c->optim.warmup_steps, c->optim.warmup_ratio, c->optim.min_lr_ratio,
+        c->optim.decay_steps, trainer->max_steps, c->train.seed, c->rows.data_order);
     OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof text);
     char rows[512];
-    int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->packing, (int)c->document_mask,
-                        (int)c->overlong, c->bos_per_window, c->eval_data[0] != '\0' ? 0 : c->eval_fraction);
-    for (uint32_t i = 0; i < c->data_count; i++) {
-        used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->data[i].weight);
+    int used = snprintf(rows, sizeof rows, "%d %d %d %d %.17g", (int)c->rows.packing, (int)c->rows.document_mask,
+                        (int)c->rows.overlong, c->eval.bos_per_window,
+                        c->files.eval_data[0] != '\0' ? 0 : c->rows.eval_fraction);
+    for (uint32_t i = 0; i < c->files.data_count; i++) {
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %.9g", c->files.data[i].weight);
     }
-    if (c->mixture != OX_MIXTURE_PASSES) { /* without it as before there was a choice */
-        used += snprintf(rows + used, sizeof rows - (size_t)used, " %d", (int)c->mixture);
+    if (c->rows.mixture != OX_MIXTURE_PASSES) { /* without it as before there was a choice */
+        used += snprintf(rows + used, sizeof rows - (size_t)used, " %d", (int)c->rows.mixture);
     }
     OX_ASSERT(used > 0 && (size_t)used < sizeof rows);
     const struct ox_unit *const block = &e->model->units[e->model->blocks[0]];
@@ -166,7 +169,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         hash = ox_hash64("library sums", strlen("library sums"), hash);
     }
     if (ox_engine_precision(e)->scales) {
-        const double scale[] = {c->loss_scale, (double)c->loss_scale_window};
+        const double scale[] = {c->loss.loss_scale, (double)c->loss.loss_scale_window};
         hash = ox_hash64(scale, sizeof scale, hash);
     }
     if (e->model->config.lora.dropout != 0.0) {
@@ -174,7 +177,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         hash = ox_hash64(&dropout, sizeof dropout, hash);
     }
     if (e->state.averages) {
-        hash = ox_hash64(&c->ema_decay, sizeof c->ema_decay, hash);
+        hash = ox_hash64(&c->optim.ema_decay, sizeof c->optim.ema_decay, hash);
     }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
@@ -189,7 +192,7 @@ enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer) {
     if (model->lora.dropout == 0.0 || trainer->input.eval_alone) {
         return OX_OK;
     }
-    if (trainer->config.dpo) {
+    if (trainer->config.loss.dpo) {
         return ox_fail(OX_E_CONFIG, "--dpo: preferences are trained without dropout, as by TRL; leave out "
                        "--lora-dropout, or set lora_dropout in the adapter_config.json to 0");
     }
@@ -198,18 +201,18 @@ enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer) {
 }
 
 struct ox_objective ox_trainer_objective(const struct ox_config *config) {
-    const uint64_t noise[] = {config->seed, UINT64_C(0x6e656674756e6500)}; /* "neftune" */
-    const uint64_t drop[] = {config->seed, UINT64_C(0x6c6f726164726f70)}; /* "loradrop" */
+    const uint64_t noise[] = {config->train.seed, UINT64_C(0x6e656674756e6500)}; /* "neftune" */
+    const uint64_t drop[] = {config->train.seed, UINT64_C(0x6c6f726164726f70)}; /* "loradrop" */
     return (struct ox_objective){.drop_seed = ox_hash_seed(drop, sizeof drop / sizeof *drop),
-                                 .smoothing = (float)config->label_smoothing_factor,
-                                 .z_loss = (float)config->z_loss_coef,
-                                 .noise = (float)config->neftune_noise_alpha,
+                                 .smoothing = (float)config->loss.label_smoothing_factor,
+                                 .z_loss = (float)config->loss.z_loss_coef,
+                                 .noise = (float)config->loss.neftune_noise_alpha,
                                  .noise_seed = ox_hash_seed(noise, sizeof noise / sizeof *noise),
-                                 .pairs = config->dpo,
-                                 .pair_loss = (enum ox_pair_loss)config->dpo_loss,
-                                 .beta = (float)config->dpo_beta,
-                                 .pair_smoothing = (float)config->dpo_label_smoothing,
-                                 .sft = (float)config->dpo_sft_coef};
+                                 .pairs = config->loss.dpo,
+                                 .pair_loss = (enum ox_pair_loss)config->loss.dpo_loss,
+                                 .beta = (float)config->loss.dpo_beta,
+                                 .pair_smoothing = (float)config->loss.dpo_label_smoothing,
+                                 .sft = (float)config->loss.dpo_sft_coef};
 }
 
 _Static_assert((int)OX_DPO_SIGMOID == (int)OX_PAIR_SIGMOID && (int)OX_DPO_IPO == (int)OX_PAIR_IPO &&
@@ -217,47 +220,47 @@ _Static_assert((int)OX_DPO_SIGMOID == (int)OX_PAIR_SIGMOID && (int)OX_DPO_IPO ==
                "the choices of --dpo-loss are the losses of pairs");
 
 uint32_t ox_trainer_unit(const struct ox_config *config) {
-    return config->dpo ? 2 : 1;
+    return config->loss.dpo ? 2 : 1;
 }
 
 /* Whether columns are named that rows of preferences do not have. */
 static bool names_other_rows(const struct ox_config *c) {
-    return c->column_messages[0] != '\0' || c->column_completion[0] != '\0' || c->column_instruction[0] != '\0' ||
-           c->column_input[0] != '\0' || c->column_output[0] != '\0' || c->column_system[0] != '\0' ||
-           c->column_text[0] != '\0';
+    return c->rows.column_messages[0] != '\0' || c->rows.column_completion[0] != '\0' ||
+           c->rows.column_instruction[0] != '\0' || c->rows.column_input[0] != '\0' ||
+           c->rows.column_output[0] != '\0' || c->rows.column_system[0] != '\0' || c->rows.column_text[0] != '\0';
 }
 
 enum ox_status ox_trainer_check_pairs(const struct ox_config *config) {
-    const bool smooths = config->dpo_loss == OX_DPO_SIGMOID || config->dpo_loss == OX_DPO_ROBUST;
+    const bool smooths = config->loss.dpo_loss == OX_DPO_SIGMOID || config->loss.dpo_loss == OX_DPO_ROBUST;
     const struct {
         const char *option, *why;
         bool wrong;
     } checks[] = {
-        {"--dpo-beta", "means nothing without --dpo", !config->dpo && config->dpo_beta != 0.1},
-        {"--dpo-loss", "means nothing without --dpo", !config->dpo && config->dpo_loss != OX_DPO_SIGMOID},
+        {"--dpo-beta", "means nothing without --dpo", !config->loss.dpo && config->loss.dpo_beta != 0.1},
+        {"--dpo-loss", "means nothing without --dpo", !config->loss.dpo && config->loss.dpo_loss != OX_DPO_SIGMOID},
         {"--dpo-label-smoothing", "means nothing without --dpo; of tokens it is --label-smoothing-factor",
-         !config->dpo && config->dpo_label_smoothing > 0},
-        {"--dpo-sft-coef", "means nothing without --dpo", !config->dpo && config->dpo_sft_coef > 0},
+         !config->loss.dpo && config->loss.dpo_label_smoothing > 0},
+        {"--dpo-sft-coef", "means nothing without --dpo", !config->loss.dpo && config->loss.dpo_sft_coef > 0},
         {"--dpo-label-smoothing", "is for --dpo-loss sigmoid and robust; leave it out",
-         config->dpo_label_smoothing > 0 && !smooths},
+         config->loss.dpo_label_smoothing > 0 && !smooths},
         {"--label-smoothing-factor", "smooths targets of cross-entropy, which --dpo has not; --dpo-label-smoothing is "
-         "that of preferences", config->dpo && config->label_smoothing_factor > 0},
+         "that of preferences", config->loss.dpo && config->loss.label_smoothing_factor > 0},
         {"--z-loss-coef", "belongs to cross-entropy, which --dpo has not; leave it out",
-         config->dpo && config->z_loss_coef > 0},
+         config->loss.dpo && config->loss.z_loss_coef > 0},
         {"--per-device-train-batch-size", "with --dpo it counts pairs, of which a micro-batch has at most 128; take "
-         "more micro-batches with --gradient-accumulation-steps", config->dpo &&
-         config->per_device_train_batch_size > OX_PAIR_SEQUENCES_MAX / 2},
-        {"--packing", "with --dpo each answer has a sequence of its own (pad); leave it out", config->dpo &&
-         config->packing != OX_PACKING_AUTO && config->packing != OX_PACKING_PAD},
+         "more micro-batches with --gradient-accumulation-steps", config->loss.dpo &&
+         config->train.per_device_train_batch_size > OX_PAIR_SEQUENCES_MAX / 2},
+        {"--packing", "with --dpo each answer has a sequence of its own (pad); leave it out", config->loss.dpo &&
+         config->rows.packing != OX_PACKING_AUTO && config->rows.packing != OX_PACKING_PAD},
         {"--overlong split", "an answer cannot go on in another sequence; use truncate, or drop, which leaves out the "
-         "pair", config->dpo && config->overlong == OX_LONG_SPLIT},
+         "pair", config->loss.dpo && config->rows.overlong == OX_LONG_SPLIT},
         {"--bos-per-window", "works on a stream of tokens, which --dpo has not; leave it out",
-         config->dpo && config->bos_per_window},
+         config->loss.dpo && config->eval.bos_per_window},
         {"--train-on", "with --dpo all of an answer counts, and nothing of its prompt; leave it out",
-         config->dpo && config->train_on != OX_TRAIN_ALL},
+         config->loss.dpo && config->rows.train_on != OX_TRAIN_ALL},
         {"--column-messages, --column-completion, --column-instruction, --column-input, --column-output, "
          "--column-system or --column-text", "with --dpo rows have \"prompt\" (--column-prompt), \"chosen\" and "
-         "\"rejected\"; leave it out", config->dpo && names_other_rows(config)},
+         "\"rejected\"; leave it out", config->loss.dpo && names_other_rows(config)},
     };
     for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
         if (checks[i].wrong) {
@@ -300,23 +303,25 @@ uint32_t ox_trainer_parts(const struct ox_trainer *trainer, const double *values
 }
 
 uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed) {
-    const double numbers[] = {config->label_smoothing_factor, config->z_loss_coef, config->neftune_noise_alpha};
+    const double numbers[] = {config->loss.label_smoothing_factor, config->loss.z_loss_coef,
+                              config->loss.neftune_noise_alpha};
     bool any = false;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         any |= numbers[i] != 0.0;
     }
-    const double pairs[] = {config->dpo_loss, config->dpo_beta, config->dpo_label_smoothing, config->dpo_sft_coef};
+    const double pairs[] = {config->loss.dpo_loss, config->loss.dpo_beta, config->loss.dpo_label_smoothing,
+                            config->loss.dpo_sft_coef};
     const uint64_t hash = any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
-    return config->dpo ? ox_hash64(pairs, sizeof pairs, hash) : hash;
+    return config->loss.dpo ? ox_hash64(pairs, sizeof pairs, hash) : hash;
 }
 
 bool ox_trainer_routes(const struct ox_config *config) {
-    return config->router_bias_update_rate > 0 || config->idle_experts == OX_IDLE_SKIP;
+    return config->optim.router_bias_update_rate > 0 || config->optim.idle_experts == OX_IDLE_SKIP;
 }
 
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model) {
     const double asked = model->mixture.asks_balance ? model->mixture.balance : 0;
-    return config->router_aux_loss_coef < 0 ? asked : config->router_aux_loss_coef;
+    return config->loss.router_aux_loss_coef < 0 ? asked : config->loss.router_aux_loss_coef;
 }
 
 /* Lion moves a weight by its whole rate, whatever the gradient: also those of experts that no token chose. */
@@ -325,7 +330,7 @@ static void warn_of_lion(const struct ox_config *config, const struct ox_model *
     for (uint32_t i = 0; i < model->unit_count; i++) {
         trains |= model->units[i].role_trained[OX_ROLE_EXPERT_DOWN];
     }
-    if (trains && config->optimizer == OX_OPTIM_LION && config->idle_experts == OX_IDLE_ZEROS) {
+    if (trains && config->optim.optimizer == OX_OPTIM_LION && config->optim.idle_experts == OX_IDLE_ZEROS) {
         ox_log(OX_LOG_WARN, "--optimizer lion: an expert that no token of a step chooses still moves by the whole "
                             "learning rate, step after step, which destroys experts that are seldom chosen; use adamw "
                             "or --idle-experts skip");
@@ -334,7 +339,7 @@ static void warn_of_lion(const struct ox_config *config, const struct ox_model *
 
 enum ox_status ox_trainer_check_bias(const struct ox_config *config, const struct ox_model *model) {
     bool has = false;
-    for (uint32_t i = 0; i < model->unit_count && config->router_bias_update_rate > 0; i++) {
+    for (uint32_t i = 0; i < model->unit_count && config->optim.router_bias_update_rate > 0; i++) {
         const struct ox_unit *const unit = &model->units[i];
         if (unit->role_offset[OX_ROLE_CHOICE_BIAS] == UINT64_MAX) {
             continue;
@@ -347,7 +352,7 @@ enum ox_status ox_trainer_check_bias(const struct ox_config *config, const struc
         }
         has = true;
     }
-    return has || config->router_bias_update_rate <= 0
+    return has || config->optim.router_bias_update_rate <= 0
                ? OX_OK : ox_fail(OX_E_CONFIG, "--router-bias-update-rate: models of the model_type \"%s\" have no bias "
                                  "of the choice; --router-aux-loss-coef balances their experts",
                                  model->config.family);
@@ -363,40 +368,40 @@ static enum ox_status check_idle(const struct ox_config *config, const struct ox
     }
     const bool shares = width * hidden % OX_Q8_BLOCK != 0 ||
                         (biased && (2 * width % OX_Q8_BLOCK != 0 || hidden % OX_Q8_BLOCK != 0));
-    return config->idle_experts == OX_IDLE_ZEROS || !shares
+    return config->optim.idle_experts == OX_IDLE_ZEROS || !shares
                ? OX_OK : ox_fail(OX_E_CONFIG, "--idle-experts skip: an expert's tensors (width %" PRIu64 ", hidden "
                                  "size %" PRIu64 ") have no whole number of %d elements, which are updated together; "
                                  "use --idle-experts zeros", width, hidden, OX_Q8_BLOCK);
 }
 
 enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model) {
-    const char *const option = config->router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
-                               : config->router_z_loss_coef > 0 ? "--router-z-loss-coef"
-                               : config->router_dtype == OX_ROUTER_MODEL ? "--router-dtype model"
-                               : config->router_bias_update_rate > 0 ? "--router-bias-update-rate"
-                               : config->idle_experts == OX_IDLE_SKIP ? "--idle-experts skip" : NULL;
+    const char *const option = config->loss.router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
+                               : config->loss.router_z_loss_coef > 0 ? "--router-z-loss-coef"
+                               : config->loss.router_dtype == OX_ROUTER_MODEL ? "--router-dtype model"
+                               : config->optim.router_bias_update_rate > 0 ? "--router-bias-update-rate"
+                               : config->optim.idle_experts == OX_IDLE_SKIP ? "--idle-experts skip" : NULL;
     if (option != NULL && model->config.mixture.router.experts == 0) {
         return ox_fail(OX_E_CONFIG, "%s: the model's model_type \"%s\" has no mixture of experts; leave it out", option,
                        model->config.family);
     }
-    if (config->router_aux_loss_coef < 0 && config->router_aux_loss_coef != -1) {
+    if (config->loss.router_aux_loss_coef < 0 && config->loss.router_aux_loss_coef != -1) {
         return ox_fail(OX_E_CONFIG, "--router-aux-loss-coef %g: give 0 or more, or -1 for what config.json says",
-                       config->router_aux_loss_coef);
+                       config->loss.router_aux_loss_coef);
     }
-    if (config->router_aux_loss_coef < 0 && ox_trainer_balance(config, &model->config) > 0) {
+    if (config->loss.router_aux_loss_coef < 0 && ox_trainer_balance(config, &model->config) > 0) {
         ox_log(OX_LOG_INFO, "the balance loss of routers counts %g times, as output_router_logits of config.json asks; "
                             "--router-aux-loss-coef 0 leaves it out", ox_trainer_balance(config, &model->config));
     }
-    if (ox_trainer_routes(config) && (strcmp(config->optimizer_overlap, "speculative") == 0 ||
-                                      config->speculative_units > 0)) {
+    if (ox_trainer_routes(config) && (strcmp(config->place.optimizer_overlap, "speculative") == 0 ||
+                                      config->place.speculative_units > 0)) {
         return ox_fail(OX_E_CONFIG, "--optimizer-overlap speculative: %s needs to know how all tokens of a step were "
-                       "routed before it updates; use held or auto", config->idle_experts == OX_IDLE_SKIP
+                       "routed before it updates; use held or auto", config->optim.idle_experts == OX_IDLE_SKIP
                            ? "--idle-experts skip" : "--router-bias-update-rate");
     }
     OX_TRY(ox_trainer_check_bias(config, model));
     OX_TRY(check_idle(config, model));
     warn_of_lion(config, model);
-    return config->router_dtype != OX_ROUTER_MODEL || config->dtype != OX_COMPUTE_FP16
+    return config->loss.router_dtype != OX_ROUTER_MODEL || config->train.dtype != OX_COMPUTE_FP16
                ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "
                                  "alone; use --router-dtype fp32, or --dtype bf16");
 }

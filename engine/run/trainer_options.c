@@ -60,8 +60,9 @@ static void make_eval_absolute(char *text, size_t bytes, const char *folder) {
 }
 
 static void make_paths_absolute(struct ox_config *config) {
-    char *const named[] = {config->chat_template, config->profile}; /* files or names; a name is no file */
-    char *const paths[] = {config->model, config->tokenizer, config->output_dir, config->data_cache};
+    char *const named[] = {config->rows.chat_template, config->files.profile}; /* files or names; a name is no file */
+    char *const paths[] = {config->files.model, config->files.tokenizer, config->files.output_dir,
+                           config->rows.data_cache};
     char folder[OX_PATH_BYTES];
     if (getcwd(folder, sizeof folder) == NULL) {
         folder[0] = '\0';
@@ -74,12 +75,12 @@ static void make_paths_absolute(struct ox_config *config) {
             make_absolute(named[i], folder);
         }
     }
-    make_eval_absolute(config->eval_data, sizeof config->eval_data, folder);
-    for (uint32_t i = 0; i < config->data_count; i++) {
-        make_absolute(config->data[i].path, folder);
+    make_eval_absolute(config->files.eval_data, sizeof config->files.eval_data, folder);
+    for (uint32_t i = 0; i < config->files.data_count; i++) {
+        make_absolute(config->files.data[i].path, folder);
     }
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        make_absolute(config->nvme[i].path, folder);
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        make_absolute(config->memory.nvme[i].path, folder);
     }
 }
 
@@ -90,18 +91,19 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
         return ox_fail(OX_E_NOMEM, "no memory to write the configuration");
     }
     *config = trainer->config;
-    config->overwrite_output_dir = config->from_scratch = config->dry_run = config->quiet = config->verbose = false;
-    config->resume_from_checkpoint[0] = '\0';
+    config->files.overwrite_output_dir = config->files.from_scratch = config->tool.dry_run = config->tool.quiet =
+        config->tool.verbose = false;
+    config->files.resume_from_checkpoint[0] = '\0';
     /* A profile that was found is the machine's, not the run's. */
-    memcpy(config->profile, config->given_profile, sizeof config->profile);
-    config->host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
-    config->device_mem_bytes = trainer->given_device_bytes;
+    memcpy(config->files.profile, config->files.given_profile, sizeof config->files.profile);
+    config->memory.host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */
+    config->memory.device_mem_bytes = trainer->given_device_bytes;
     if (trainer->began_with[0] != '\0') {
-        memcpy(config->model, trainer->began_with, sizeof config->model);
+        memcpy(config->files.model, trainer->began_with, sizeof config->files.model);
     }
     make_paths_absolute(config);
     enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
-    OX_THEN(status, ox_path_join(trainer->config.output_dir, record_name, path));
+    OX_THEN(status, ox_path_join(trainer->config.files.output_dir, record_name, path));
     OX_THEN(status, ox_file_replace(path, yaml, strlen(yaml)));
     free(yaml);
     free(config);
@@ -128,20 +130,20 @@ void ox_run_of_checkpoint(const char *checkpoint, char folder[OX_PATH_BYTES]) {
 /* Loads the record beside a checkpoint; for the store, whose `origin` is no path, that of the run's folder. */
 static enum ox_status load_record(const struct ox_trainer *trainer, const char *origin, struct ox_config *out) {
     char path[OX_PATH_BYTES], folder[OX_PATH_BYTES];
-    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    snprintf(folder, sizeof folder, "%s", trainer->config.files.output_dir);
     if (ox_path_is_folder(origin)) {
         ox_run_of_checkpoint(origin, folder);
     }
     enum ox_status status = ox_path_join(folder, record_name, path);
     ox_config_init(out);
     OX_THEN(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
-    out->sum_groups = ox_max_u64(out->sum_groups, 1); /* runs of older versions had one group */
+    out->train.sum_groups = ox_max_u64(out->train.sum_groups, 1); /* runs of older versions had one group */
     return status;
 }
 
 /* Loads the record of the run that is resumed; NULL if none is, or if it has no record. free() it. */
 static struct ox_config *load_resumed(const struct ox_trainer *trainer) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     struct ox_config *record = resume[0] == '\0' ? NULL : calloc(1, sizeof *record);
     if (record != NULL && load_record(trainer, resume, record) != OX_OK) {
         free(record);
@@ -154,9 +156,11 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     struct ox_config *const record = load_resumed(trainer);
     struct ox_recorded recorded = {0};
     if (record != NULL) {
-        recorded = (struct ox_recorded){.sum_groups = record->sum_groups, .chunk_elems = record->chunk_elems,
-                                        .store_generations = record->nvme_count > 0 ? record->store_generations : 0};
-        snprintf(recorded.experts_per_unit, sizeof recorded.experts_per_unit, "%s", record->experts_per_unit);
+        recorded = (struct ox_recorded){.sum_groups = record->train.sum_groups,
+                                        .chunk_elems = record->place.chunk_elems,
+                                        .store_generations =
+                                            record->memory.nvme_count > 0 ? record->memory.store_generations : 0};
+        snprintf(recorded.experts_per_unit, sizeof recorded.experts_per_unit, "%s", record->place.experts_per_unit);
     }
     free(record);
     return recorded;
@@ -165,7 +169,7 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
 enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
-    char *const text = config->experts_per_unit;
+    char *const text = config->place.experts_per_unit;
     if (strcmp(text, "auto") == 0 && recorded.experts_per_unit[0] != '\0') {
         memcpy(text, recorded.experts_per_unit, sizeof recorded.experts_per_unit);
     }
@@ -180,8 +184,8 @@ enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
 
 /* The stages of the last --kept-blocks, of which those of experts apart keep nothing. */
 int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model) {
-    const bool is_auto = strcmp(config->kept_blocks, "auto") == 0;
-    const uint64_t blocks = is_auto ? 0 : strtoull(config->kept_blocks, NULL, 10);
+    const bool is_auto = strcmp(config->place.kept_blocks, "auto") == 0;
+    const uint64_t blocks = is_auto ? 0 : strtoull(config->place.kept_blocks, NULL, 10);
     int32_t count = 0, left = (int32_t)ox_min_u64(blocks, INT32_MAX);
     for (uint32_t i = model->stage_count; i-- > 0 && left > 0;) {
         const enum ox_unit_kind kind = model->units[model->stages[i]].kind;
@@ -193,7 +197,7 @@ int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_m
 
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {
     struct ox_config *const record = load_resumed(trainer);
-    const uint32_t ranks = record != NULL ? (uint32_t)strtoul(record->ranks, NULL, 10) : processes;
+    const uint32_t ranks = record != NULL ? (uint32_t)strtoul(record->ranks.count, NULL, 10) : processes;
     free(record);
     return ranks > 1 ? ranks : processes;
 }
@@ -209,7 +213,7 @@ static enum ox_unit_format format_of_letter(char letter) {
 
 /* Whether CAST makes weights of the whole master, which halves are then as good as. */
 static bool casts_masters(const struct ox_trainer *trainer) {
-    return trainer->config.dtype != OX_COMPUTE_BF16;
+    return trainer->config.train.dtype != OX_COMPUTE_BF16;
 }
 
 /* A hash of which unit each tensor is in, which depends on what is frozen. */
@@ -239,13 +243,13 @@ static void formats_text(const struct ox_model *model, char text[OX_FORMATS_BYTE
 /* Gives the formats of the run that is gone on with to the units that are still frozen; to those of stages trained in
  * part only where they have the tensors that they had, because others may have been trained since. */
 static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_model *model) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     char folder[OX_PATH_BYTES];
     struct ox_run_identity *const identity = calloc(1, sizeof *identity); /* too large for the stack */
     if (identity == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
     }
-    snprintf(folder, sizeof folder, "%s", trainer->config.output_dir);
+    snprintf(folder, sizeof folder, "%s", trainer->config.files.output_dir);
     if (strcmp(resume, "latest") != 0) {
         ox_run_of_checkpoint(resume, folder);
     }
@@ -255,7 +259,7 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
     const size_t written = known ? strlen(identity->formats) : 0;
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
     const bool regrouped = recorded.experts_per_unit[0] != '\0' &&
-                           strcmp(recorded.experts_per_unit, trainer->config.experts_per_unit) != 0;
+                           strcmp(recorded.experts_per_unit, trainer->config.place.experts_per_unit) != 0;
     const size_t count = same_parts ? written : regrouped ? 0 : ox_min_u64(written, model->stage_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
         const enum ox_unit_format format = format_of_letter(identity->formats[i]);
@@ -269,15 +273,15 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
 enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_model *const model = ox_hf_own_model(trainer->folder);
-    const bool begins = config->resume_from_checkpoint[0] == '\0';
+    const bool begins = config->files.resume_from_checkpoint[0] == '\0';
     char text[OX_FORMATS_BYTES] = "";
     enum ox_status status = OX_OK;
-    if (model->trained_count == model->param_count || (begins && config->from_scratch)) {
+    if (model->trained_count == model->param_count || (begins && config->files.from_scratch)) {
         return OX_OK;
     }
     if (!begins) {
         status = take_formats(trainer, model);
-    } else if (ox_hf_has_weights(trainer->folder) || config->plan_only) {
+    } else if (ox_hf_has_weights(trainer->folder) || config->tool.plan_only) {
         ox_hf_choose_formats(trainer->folder, casts_masters(trainer));
     }
     formats_text(model, text);
@@ -338,15 +342,15 @@ static void add_difference(const struct ox_config *now, const struct ox_config *
 
 /* Appends the sources whose paths differ, or with `weights` those that have another weight. */
 static void add_sources(const struct ox_config *now, const struct ox_config *before, bool weights, char *text) {
-    for (uint32_t i = 0; i < now->data_count || i < before->data_count; i++) {
-        const char *const old_path = i < before->data_count ? before->data[i].path : "";
-        const char *const new_path = i < now->data_count ? now->data[i].path : "";
+    for (uint32_t i = 0; i < now->files.data_count || i < before->files.data_count; i++) {
+        const char *const old_path = i < before->files.data_count ? before->files.data[i].path : "";
+        const char *const new_path = i < now->files.data_count ? now->files.data[i].path : "";
         if (!weights) {
             add_values("data", old_path, new_path, text);
-        } else if (strcmp(old_path, new_path) == 0 && before->data[i].weight != now->data[i].weight) {
+        } else if (strcmp(old_path, new_path) == 0 && before->files.data[i].weight != now->files.data[i].weight) {
             char values[2][OX_CONFIG_TEXT_BYTES + 32];
-            snprintf(values[0], sizeof values[0], "%s:%g", old_path, before->data[i].weight);
-            snprintf(values[1], sizeof values[1], "%s:%g", new_path, now->data[i].weight);
+            snprintf(values[0], sizeof values[0], "%s:%g", old_path, before->files.data[i].weight);
+            snprintf(values[1], sizeof values[1], "%s:%g", new_path, now->files.data[i].weight);
             add_values("data", values[0], values[1], text);
         }
     }
@@ -371,8 +375,9 @@ static void compare(const struct ox_config *now, const struct ox_config *before,
         add_differences(now, before, OX_BEARS_TOKENS, text);
         return;
     }
-    if ((now->eval_data[0] == '\0') != (before->eval_data[0] == '\0')) {
-        add_values("eval-data", before->eval_data, now->eval_data, text); /* else a part of --data is held out */
+    if ((now->files.eval_data[0] == '\0') != (before->files.eval_data[0] == '\0')) {
+        add_values("eval-data", before->files.eval_data, now->files.eval_data,
+                   text); /* else a part of --data is held out */
     }
     add_sources(now, before, true, text);
     add_differences(now, before, OX_BEARS_BITS, text);
@@ -393,19 +398,19 @@ const char *ox_trainer_options_text(const struct ox_trainer *trainer, const char
 /* Adapters keep their rank, and what they add is multiplied by a number that follows from it and from these two:
  * another one would be another model. */
 static enum ox_status check_scale(const struct ox_config *now, const struct ox_config *before, const char *origin) {
-    if (now->lora_r == 0 || before->lora_r == 0 ||
-        (now->lora_r == before->lora_r && now->lora_alpha == before->lora_alpha &&
-         now->use_rslora == before->use_rslora)) {
+    if (now->parts.lora_r == 0 || before->parts.lora_r == 0 ||
+        (now->parts.lora_r == before->parts.lora_r && now->parts.lora_alpha == before->parts.lora_alpha &&
+         now->parts.use_rslora == before->parts.use_rslora)) {
         return OX_OK;
     }
-    if (now->lora_r != before->lora_r) {
+    if (now->parts.lora_r != before->parts.lora_r) {
         return ox_fail(OX_E_CONFIG, "%.300s: its adapters have the rank %" PRIu64 ", and --lora-r is %" PRIu64 "; give "
                        "theirs, or begin a new run, with what `offload merge` makes of them as --model", origin,
-                       before->lora_r, now->lora_r);
+                       before->parts.lora_r, now->parts.lora_r);
     }
     return ox_fail(OX_E_CONFIG, "%.300s: its adapters were trained with --lora-alpha %g %s; give these again, because "
-                   "others multiply what has been learned", origin, before->lora_alpha,
-                   before->use_rslora ? "--use-rslora" : "and no --use-rslora");
+                   "others multiply what has been learned", origin, before->parts.lora_alpha,
+                   before->parts.use_rslora ? "--use-rslora" : "and no --use-rslora");
 }
 
 enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
@@ -414,12 +419,13 @@ enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *
     if (configs != NULL && load_record(trainer, origin, &configs[0]) == OX_OK) {
         configs[1] = trainer->config;
         make_paths_absolute(&configs[1]); /* as in the record */
-        const char *const before = configs[0].model, *const now = configs[1].model;
+        const char *const before = configs[0].files.model, *const now = configs[1].files.model;
         memcpy(trainer->began_with, before, sizeof trainer->began_with);
-        if (before[0] != '\0' && strcmp(before, now) != 0 && !ox_checkpoint_is_in(trainer->config.output_dir, now)) {
+        if (before[0] != '\0' && strcmp(before, now) != 0 &&
+            !ox_checkpoint_is_in(trainer->config.files.output_dir, now)) {
             ox_log(OX_LOG_WARN, "--model %.300s: the run began with %.300s, and goes on with its own weights; of this "
                    "folder it takes config.json and tokenizer alone; to begin with its weights, give another --output",
-                   trainer->config.model, before);
+                   trainer->config.files.model, before);
         }
         status = check_scale(&configs[1], &configs[0], origin);
     }
@@ -455,8 +461,9 @@ void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
     for (uint32_t i = 0; i < sets->count; i++) {
-        for (uint32_t k = 0; k < config->data_count; k++) {
-            if (ox_path_is_file(config->data[k].path) && ox_files_are_same(config->data[k].path, sets->sets[i].path)) {
+        for (uint32_t k = 0; k < config->files.data_count; k++) {
+            if (ox_path_is_file(config->files.data[k].path) &&
+                ox_files_are_same(config->files.data[k].path, sets->sets[i].path)) {
                 ox_log(OX_LOG_WARN, "--eval-data %s: is trained too (--data), so its loss tells little of other text; "
                        "give other text, or leave it out, so that --eval-fraction holds some of the data out",
                        sets->sets[i].path);
@@ -467,12 +474,12 @@ void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
 }
 
 enum ox_status ox_trainer_take_layout(struct ox_trainer *trainer) {
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     const bool is_mixture = ox_hf_model(trainer->folder)->config.mixture.router.experts != 0;
     char path[OX_PATH_BYTES] = "";
-    bool found = resume[0] != '\0' && is_mixture && !ox_hf_has_weight_files(trainer->config.model);
+    bool found = resume[0] != '\0' && is_mixture && !ox_hf_has_weight_files(trainer->config.files.model);
     if (found && strcmp(resume, "latest") == 0) {
-        found = ox_checkpoint_find_latest(trainer->config.output_dir, path) == OX_OK && path[0] != '\0';
+        found = ox_checkpoint_find_latest(trainer->config.files.output_dir, path) == OX_OK && path[0] != '\0';
     } else if (found) {
         snprintf(path, sizeof path, "%s", resume);
     }

@@ -59,7 +59,7 @@ bool ox_persist_is_news(uint64_t steps, uint64_t told) {
 
 /* --persist-steps as a number; 0: auto. */
 static uint64_t requested(const struct ox_trainer *trainer) {
-    return strtoull(trainer->config.persist_steps, NULL, 10);
+    return strtoull(trainer->config.memory.persist_steps, NULL, 10);
 }
 
 static bool may_stay(const struct ox_trainer *trainer) {
@@ -68,7 +68,7 @@ static bool may_stay(const struct ox_trainer *trainer) {
 
 /* Why every step is committed although --persist-steps asks for less. */
 static const char *why_every_step(const struct ox_trainer *trainer) {
-    return trainer->config.nvme_count == 0 ? "there is no store without --nvme"
+    return trainer->config.memory.nvme_count == 0 ? "there is no store without --nvme"
            : ox_trainer_plan(trainer)->input.placement.speculative_units > 0
                ? "updates in backward, without which no plan fits or for which an option asks, need a third slot on "
                  "the drives in a step that is not committed, unless memory keeps what they replace; give "

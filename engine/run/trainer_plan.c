@@ -115,8 +115,8 @@ static const char *compute_text(const struct ox_engine_config *engine, char text
 /* Whether the number of steps is known only when the state that is resumed is read, which was not seen yet. */
 static bool counts_what_is_left(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->max_steps == 0 && config->resume_from_checkpoint[0] != '\0' && trainer->state.run_id[0] == 0 &&
-           trainer->left_off.run_id[0] == 0;
+    return config->train.max_steps == 0 && config->files.resume_from_checkpoint[0] != '\0' &&
+           trainer->state.run_id[0] == 0 && trainer->left_off.run_id[0] == 0;
 }
 
 enum { STEPS_LINE_BYTES = 160 };
@@ -127,8 +127,8 @@ static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_
     const struct ox_trainer_left left = ox_trainer_left(trainer);
     int used = 0;
     if (counts_what_is_left(trainer)) {
-        snprintf(text, STEPS_LINE_BYTES, "what is left of %.6g epoch%s", trainer->config.num_train_epochs,
-                 trainer->config.num_train_epochs == 1 ? "" : "s");
+        snprintf(text, STEPS_LINE_BYTES, "what is left of %.6g epoch%s", trainer->config.train.num_train_epochs,
+                 trainer->config.train.num_train_epochs == 1 ? "" : "s");
         return text;
     }
     if (left.end == 0) {
@@ -156,7 +156,8 @@ static const char *steps_text(const struct ox_trainer *trainer, char text[STEPS_
 /* ---- what train would refuse --------------------------------------------------------------------------- */
 
 bool ox_trainer_is_elsewhere(const struct ox_trainer *trainer) {
-    return trainer->config.given_profile[0] != '\0' && trainer->config.profile[0] != '\0'; /* not nominal rates */
+    return trainer->config.files.given_profile[0] != '\0' &&
+           trainer->config.files.profile[0] != '\0'; /* not nominal rates */
 }
 
 /* Notes a failure of a check, if it is one. */
@@ -185,30 +186,32 @@ static enum ox_status compare(const char *flag, uint64_t given, const char *of, 
 static void compare_machine(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_machine machine;
-    if (ox_predict_machine(config->profile, (uint32_t)ox_max_u64(config->nvme_count, 1), &machine) != OX_OK) {
+    if (ox_predict_machine(config->files.profile, (uint32_t)ox_max_u64(config->memory.nvme_count, 1), &machine) !=
+        OX_OK) {
         return; /* which the prediction says */
     }
     const bool cuda = trainer->engine_config.device == OX_DEVICE_CUDA;
     const uint64_t ranks = ox_max_u64(trainer->engine_config.ranks, 1);
-    const uint64_t on_host = config->host_mem_bytes + (cuda ? 0 : ranks * config->device_mem_bytes);
-    note(trainer, compare(cuda || config->device_mem_bytes == 0 ? "--host-mem"
+    const uint64_t on_host = config->memory.host_mem_bytes + (cuda ? 0 : ranks * config->memory.device_mem_bytes);
+    note(trainer, compare(cuda || config->memory.device_mem_bytes == 0 ? "--host-mem"
                                                                      : "--host-mem and --device-mem together,",
                           on_host, machine.name, machine.host.memory_bytes));
     if (cuda && machine.has_gpu) {
-        note(trainer, compare("--device-mem", config->device_mem_bytes, machine.gpu.name, machine.gpu.memory_bytes));
+        note(trainer,
+             compare("--device-mem", config->memory.device_mem_bytes, machine.gpu.name, machine.gpu.memory_bytes));
         const uint64_t gpus = ox_max_u64(machine.gpu.count, 1);
         note(trainer, ranks <= gpus ? OX_OK
                                     : ox_fail(OX_E_CONFIG, "--ranks %" PRIu64 ": each takes a GPU, and %s has %" PRIu64,
                                               ranks, machine.name, gpus));
     }
-    for (uint32_t i = 0; i < config->nvme_count && i < machine.drive_count; i++) {
-        const char *const kind = ox_memory_of_files(config->nvme[i].path);
+    for (uint32_t i = 0; i < config->memory.nvme_count && i < machine.drive_count; i++) {
+        const char *const kind = ox_memory_of_files(config->memory.nvme[i].path);
         if (kind != NULL) {
-            ox_log(OX_LOG_WARN, "--nvme %s: files there are memory (%s), no drive", config->nvme[i].path, kind);
+            ox_log(OX_LOG_WARN, "--nvme %s: files there are memory (%s), no drive", config->memory.nvme[i].path, kind);
         }
         char flag[OX_CONFIG_TEXT_BYTES + 16];
-        snprintf(flag, sizeof flag, "--nvme %s", config->nvme[i].path);
-        note(trainer, compare(flag, config->nvme[i].bytes, machine.name, machine.drives[i].capacity_bytes));
+        snprintf(flag, sizeof flag, "--nvme %s", config->memory.nvme[i].path);
+        note(trainer, compare(flag, config->memory.nvme[i].bytes, machine.name, machine.drives[i].capacity_bytes));
     }
 }
 
@@ -229,8 +232,8 @@ enum ox_status ox_trainer_note_refusals(struct ox_trainer *trainer) {
 static bool shares_room(const struct ox_config *config, uint32_t idx) {
     struct stat own, other;
     bool shares = false;
-    for (uint32_t i = 0; i < idx && stat(config->nvme[idx].path, &own) == 0; i++) {
-        shares = shares || (stat(config->nvme[i].path, &other) == 0 && other.st_dev == own.st_dev);
+    for (uint32_t i = 0; i < idx && stat(config->memory.nvme[idx].path, &own) == 0; i++) {
+        shares = shares || (stat(config->memory.nvme[i].path, &other) == 0 && other.st_dev == own.st_dev);
     }
     return shares;
 }
@@ -241,38 +244,40 @@ enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *trainer) {
         ox_engine_plan_all_bytes(ox_trainer_plan(trainer), OX_TIER_NVME) / ox_trainer_machines(trainer);
     uint64_t sum = 0, free_bytes[OX_CONFIG_NVME_MAX] = {0};
     char text[3][OX_SIZE_TEXT_BYTES];
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
         if (ox_store_exists(trainer->drives.folders[i]) ||
-            ox_folder_free_bytes(config->nvme[i].path, &free_bytes[i]) != OX_OK) {
+            ox_folder_free_bytes(config->memory.nvme[i].path, &free_bytes[i]) != OX_OK) {
             return OX_OK; /* or a folder that is refused already */
         }
         sum += shares_room(config, i) ? 0 : ox_min_u64(free_bytes[i], UINT64_MAX / 2 - sum);
     }
-    for (uint32_t i = 0; i < config->nvme_count && needed <= sum; i++) {
-        if (config->nvme[i].bytes > free_bytes[i]) {
+    for (uint32_t i = 0; i < config->memory.nvme_count && needed <= sum; i++) {
+        if (config->memory.nvme[i].bytes > free_bytes[i]) {
             ox_log(OX_LOG_WARN, "--nvme %s: %s are given, and %s are free there; the plan takes %s of all drives",
-                   config->nvme[i].path, ox_size_text(config->nvme[i].bytes, text[0]),
+                   config->memory.nvme[i].path, ox_size_text(config->memory.nvme[i].bytes, text[0]),
                    ox_size_text(free_bytes[i], text[1]), ox_size_text(needed, text[2]));
         }
     }
-    return config->nvme_count == 0 || needed <= sum
+    return config->memory.nvme_count == 0 || needed <= sum
                ? OX_OK
-               : ox_fail(OX_E_CONFIG, "--nvme %s%s: the store takes %s, and %s are free there; make room, or give "
-                         "another drive", config->nvme[0].path, config->nvme_count > 1 ? " and the others" : "",
+               : ox_fail(OX_E_CONFIG,
+                         "--nvme %s%s: the store takes %s, and %s are free there; make room, or give "
+                         "another drive",
+                         config->memory.nvme[0].path, config->memory.nvme_count > 1 ? " and the others" : "",
                          ox_size_text(needed, text[0]), ox_size_text(sum, text[1]));
 }
 
 enum ox_status ox_trainer_check_later(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
+    const bool fresh = config->files.resume_from_checkpoint[0] == '\0' && !config->files.overwrite_output_dir;
     const bool elsewhere = ox_trainer_is_elsewhere(trainer);
-    const bool saves = fresh && config->output_dir[0] != '\0' && ox_trainer_leads(trainer) && !elsewhere;
+    const bool saves = fresh && config->files.output_dir[0] != '\0' && ox_trainer_leads(trainer) && !elsewhere;
     enum ox_status (*const checks[])(const struct ox_trainer *) = {ox_trainer_check_wear, ox_trainer_check_trace,
                                                                   ox_trainer_check_drive_space, ox_trainer_check_room};
     const unsigned count = saves ? 4 : elsewhere ? 2 : 3;
     for (unsigned i = 0; i < count; i++) {
         const enum ox_status status = checks[i](trainer);
-        if (status != OX_OK && !config->plan_only) {
+        if (status != OX_OK && !config->tool.plan_only) {
             return status;
         }
         note(trainer, status);
@@ -300,7 +305,7 @@ static const char *long_text(double seconds, char text[OX_SIZE_TEXT_BYTES]) {
 /* The rows of an evaluation, as far as the data is known, and those of a step. */
 static uint64_t eval_rows(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const uint64_t limit = ox_trainer_unit(config) * config->eval_windows;
+    const uint64_t limit = ox_trainer_unit(config) * config->save.eval_windows;
     struct ox_windows_counts counts = {.rows = 0};
     if (trainer->input.eval != NULL) {
         ox_windows_counts(trainer->input.eval, &counts);
@@ -310,11 +315,12 @@ static uint64_t eval_rows(const struct ox_trainer *trainer) {
         ox_windows_counts(trainer->input.eval_more[i], &counts);
         rows += limit > 0 ? ox_min_u64(limit, counts.rows) : counts.rows;
     }
-    return config->eval_strategy == OX_EVAL_NEVER ? 0 : rows;
+    return config->save.eval_strategy == OX_EVAL_NEVER ? 0 : rows;
 }
 
 static uint64_t step_rows(const struct ox_config *config) {
-    return ox_trainer_unit(config) * config->per_device_train_batch_size * config->gradient_accumulation_steps;
+    return ox_trainer_unit(config) * config->train.per_device_train_batch_size *
+           config->train.gradient_accumulation_steps;
 }
 
 /* Seconds of all evaluations that are left. */
@@ -331,7 +337,7 @@ static double evals_seconds(const struct ox_trainer *trainer) {
 static uint64_t reference_rows(const struct ox_trainer *trainer) {
     struct ox_windows_counts counts;
     const struct ox_trainer_left left = ox_trainer_left(trainer);
-    if (!trainer->config.dpo || trainer->input.train == NULL || left.from > 0) {
+    if (!trainer->config.loss.dpo || trainer->input.train == NULL || left.from > 0) {
         return 0;
     }
     ox_windows_counts(trainer->input.train, &counts);
@@ -380,12 +386,12 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
 /* Says how long the run takes and when it ends if it begins now, where the number of steps is known. */
 static void put_time(FILE *out, const struct ox_trainer *trainer, const struct ox_verdict *verdict) {
     char steps[STEPS_LINE_BYTES], time_text[OX_SIZE_TEXT_BYTES], end_text[32] = "";
-    const time_t end = trainer->config.clock_s + (time_t)fmin(verdict->total_seconds, 1e11);
+    const time_t end = trainer->config.tool.clock_s + (time_t)fmin(verdict->total_seconds, 1e11);
     struct tm parts;
     fprintf(out, "  the run       %s", steps_text(trainer, steps));
     if (verdict->total_seconds > 0) { /* NaN: not known */
         fprintf(out, "; %s", long_text(verdict->total_seconds, time_text));
-        if (trainer->config.clock_s > 0 && gmtime_r(&end, &parts) != NULL &&
+        if (trainer->config.tool.clock_s > 0 && gmtime_r(&end, &parts) != NULL &&
             strftime(end_text, sizeof end_text, "%Y-%m-%d %H:%M", &parts) > 0) {
             fprintf(out, ", until %s if it begins now", end_text);
         }

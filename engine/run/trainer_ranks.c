@@ -22,7 +22,7 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
     struct ox_cuda_plugin_info plugin;
     *out = OX_RANKS_MAX;
     if (engine->device == OX_DEVICE_CPU) {
-        *out = trainer->config.compute_threads == 0 ? ox_processor_count() * ox_trainer_machines(trainer)
+        *out = trainer->config.place.compute_threads == 0 ? ox_processor_count() * ox_trainer_machines(trainer)
                                                     : OX_RANKS_MAX;
         return OX_OK;
     }
@@ -52,7 +52,7 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
 static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t processes = ox_team_count(trainer->team);
-    const uint64_t groups = trainer->config.sum_groups > 0 ? trainer->config.sum_groups : UINT64_MAX;
+    const uint64_t groups = trainer->config.train.sum_groups > 0 ? trainer->config.train.sum_groups : UINT64_MAX;
     const uint64_t most = ox_min_u64(engine->micro_batches, groups);
     char who[64], remedy[64];
     snprintf(who, sizeof who, "--ranks %u", ranks);
@@ -76,13 +76,13 @@ static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t rank
 /* NCCL moves memory of GPUs alone, each of which is one rank's. */
 static enum ox_status check_nccl(const struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_config *const config = &trainer->config;
-    if (config->comm != OX_COMM_CHOICE_NCCL || ranks == 1) {
+    if (config->ranks.comm != OX_COMM_CHOICE_NCCL || ranks == 1) {
         return OX_OK;
     }
     if (trainer->engine_config.device == OX_DEVICE_CPU) {
         return ox_fail(OX_E_CONFIG, "--comm nccl: it moves memory of GPUs, and this run is on the CPU; leave it out");
     }
-    return config->sharding != OX_SHARDING_CHOICE_SHARED
+    return config->ranks.sharding != OX_SHARDING_CHOICE_SHARED
                ? OX_OK : ox_fail(OX_E_CONFIG, "--comm nccl: it takes nothing from host memory, where --sharding shared "
                                  "has the weights; leave it out, or choose another sharding");
 }
@@ -95,19 +95,20 @@ static enum ox_status check_supported(const struct ox_trainer *trainer, uint32_t
         return ox_fail(OX_E_CONFIG, "--ranks %u: are the ranks of all %u processes, each of which has as many; give a "
                        "multiple of %u", ranks, processes, processes);
     }
-    if (processes > 1 && trainer->engine_config.device == OX_DEVICE_CUDA && config->comm == OX_COMM_CHOICE_LOCAL) {
+    if (processes > 1 && trainer->engine_config.device == OX_DEVICE_CUDA &&
+        config->ranks.comm == OX_COMM_CHOICE_LOCAL) {
         return ox_fail(OX_E_CONFIG, "--comm local: GPUs copy to each other within one process, and NCCL alone connects "
                        "those of several; leave it out, or start one process with --ranks %u", ranks);
     }
-    if (processes > 1 && config->sharding == OX_SHARDING_CHOICE_SHARED) {
+    if (processes > 1 && config->ranks.sharding == OX_SHARDING_CHOICE_SHARED) {
         return ox_fail(OX_E_CONFIG, "--sharding shared: the ranks of several processes share no memory; choose another "
                        "sharding, or start one process with --ranks %u", ranks);
     }
-    if (processes > 1 && config->nvme_count > 0 && config->store_generations == 1) {
+    if (processes > 1 && config->memory.nvme_count > 0 && config->memory.store_generations == 1) {
         return ox_fail(OX_E_CONFIG, "--store-generations 1: several processes commit together, and a store with one "
                        "generation cannot go back if one of them fails; use 2");
     }
-    if (ranks > 1 && config->sharding == OX_SHARDING_CHOICE_NO_SHARD && config->nvme_count > 0) {
+    if (ranks > 1 && config->ranks.sharding == OX_SHARDING_CHOICE_NO_SHARD && config->memory.nvme_count > 0) {
         return ox_fail(OX_E_CONFIG, "--sharding no_shard: every rank keeps all state in memory, so there is nothing to "
                        "keep on a drive; leave out --nvme, or choose another sharding");
     }
@@ -117,7 +118,7 @@ static enum ox_status check_supported(const struct ox_trainer *trainer, uint32_t
 /* The library that adds is MPI between processes on the CPU, and NCCL between GPUs. */
 static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_config *const config = &trainer->config;
-    if (config->reduction != OX_REDUCTION_LIBRARY || ranks == 1 || trainer->input.eval_alone) {
+    if (config->ranks.reduction != OX_REDUCTION_LIBRARY || ranks == 1 || trainer->input.eval_alone) {
         return OX_OK;
     }
     if (trainer->engine_config.device == OX_DEVICE_CPU && trainer->team == NULL) {
@@ -125,14 +126,14 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
                        "use fixed, or start processes with mpirun -np %u", ranks);
     }
     if (trainer->engine_config.device != OX_DEVICE_CPU &&
-        (config->comm == OX_COMM_CHOICE_LOCAL || config->sharding == OX_SHARDING_CHOICE_SHARED)) {
+        (config->ranks.comm == OX_COMM_CHOICE_LOCAL || config->ranks.sharding == OX_SHARDING_CHOICE_SHARED)) {
         return ox_fail(OX_E_CONFIG, "--reduction library: NCCL adds, which %s leaves out; use fixed, or leave that out",
-                       config->comm == OX_COMM_CHOICE_LOCAL ? "--comm local" : "--sharding shared");
+                       config->ranks.comm == OX_COMM_CHOICE_LOCAL ? "--comm local" : "--sharding shared");
     }
-    if (config->sum_groups > 0 && config->sum_groups != ranks) {
+    if (config->train.sum_groups > 0 && config->train.sum_groups != ranks) {
         return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": --reduction library adds the sums of %u ranks in an "
                        "order of its own, so groups decide nothing; leave it out, or use --reduction fixed",
-                       config->sum_groups, ranks);
+                       config->train.sum_groups, ranks);
     }
     ox_log(OX_LOG_INFO, "--reduction library: %s adds the gradients of ranks, so the run is not reproducible",
            trainer->team != NULL ? "MPI" : "NCCL");
@@ -142,12 +143,12 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
 /* ---- hybrid sharding ------------------------------------------------------------------------------------ */
 
 static bool is_hybrid(const struct ox_config *config) {
-    return config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ||
-           config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2;
+    return config->ranks.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ||
+           config->ranks.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2;
 }
 
 static const char *name_of(const struct ox_config *config) {
-    return config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "hybrid_shard" : "hybrid_shard_zero2";
+    return config->ranks.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "hybrid_shard" : "hybrid_shard_zero2";
 }
 
 /* Writes the divisors of a number: "1, 2 or 4". */
@@ -169,14 +170,14 @@ static enum ox_status check_shard_size(const struct ox_trainer *trainer, uint32_
     char sizes[256];
     list_divisors(ranks, sizes, sizeof sizes);
     return ox_fail(OX_E_CONFIG, "%s %u: %u ranks cannot be divided into groups of as many; %s %s",
-                   config->shard_size > 0 ? "--shard-size" : "--sharding hybrid_shard: ranks of a machine", size, ranks,
-                   config->shard_size > 0 ? "use" : "give --shard-size", sizes);
+                   config->ranks.shard_size > 0 ? "--shard-size" : "--sharding hybrid_shard: ranks of a machine", size,
+                   ranks, config->ranks.shard_size > 0 ? "use" : "give --shard-size", sizes);
 }
 
 /* The ranks of a process share a store, which has one copy of the state: that of theirs, or their part of it. */
 static enum ox_status check_copy_store(const struct ox_trainer *trainer, uint32_t ranks, uint32_t size) {
     const uint32_t here = ranks / ox_team_count(trainer->team);
-    if (trainer->config.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
+    if (trainer->config.memory.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
         return OX_OK;
     }
     return ox_fail(OX_E_CONFIG, "--sharding %s: the %u ranks of a process would have %s copies of the state in one "
@@ -190,25 +191,25 @@ static enum ox_status set_copies(struct ox_trainer *trainer, uint32_t ranks) {
     const uint32_t machines = ox_trainer_machines(trainer);
     trainer->engine_config.copies = 0;
     if (!is_hybrid(config)) {
-        return config->shard_size == 0 ? OX_OK
+        return config->ranks.shard_size == 0 ? OX_OK
                                        : ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": says how many ranks divide a "
                                                  "copy, and without --sharding hybrid_shard all of them do; add that, "
-                                                 "or leave it out", config->shard_size);
+                                                 "or leave it out", config->ranks.shard_size);
     }
-    if (strcmp(config->ranks, "auto") == 0) {
+    if (strcmp(config->ranks.count, "auto") == 0) {
         return ox_fail(OX_E_CONFIG, "--ranks auto: how many copies --sharding %s makes follows from the number of "
                        "ranks; give --ranks N", name_of(config));
     }
-    if (config->shard_size == 0 && machines == 1 && ranks > 1) {
+    if (config->ranks.shard_size == 0 && machines == 1 && ranks > 1) {
         return ox_fail(OX_E_CONFIG, "--sharding %s: keeps a copy on each machine, and this is one; give --shard-size, "
                        "the ranks that divide a copy, or use %s", name_of(config),
-                       config->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "full_shard" : "shard_grad_op");
+                       config->ranks.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ? "full_shard" : "shard_grad_op");
     }
-    if (config->reduction == OX_REDUCTION_LIBRARY && ranks > 1) {
+    if (config->ranks.reduction == OX_REDUCTION_LIBRARY && ranks > 1) {
         return ox_fail(OX_E_CONFIG, "--reduction library: adds over all ranks at once, and --sharding %s over those of "
                        "a copy first; use --reduction fixed", name_of(config));
     }
-    const uint32_t size = config->shard_size > 0 ? (uint32_t)config->shard_size : ranks / machines;
+    const uint32_t size = config->ranks.shard_size > 0 ? (uint32_t)config->ranks.shard_size : ranks / machines;
     OX_TRY(check_shard_size(trainer, ranks, size));
     OX_TRY(check_copy_store(trainer, ranks, size));
     trainer->engine_config.copies = ranks / size;
@@ -237,12 +238,12 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
-    const uint64_t most = config->sum_groups > 0 ? config->sum_groups : engine->micro_batches;
-    const uint64_t given = strtoull(config->ranks, NULL, 10);
+    const uint64_t most = config->train.sum_groups > 0 ? config->train.sum_groups : engine->micro_batches;
+    const uint64_t given = strtoull(config->ranks.count, NULL, 10);
     const uint32_t processes = ox_team_count(trainer->team);
     uint32_t devices = 1;
     enum ox_status status = processes == 1 && given == 1 ? OX_OK : device_count(trainer, &devices);
-    *out = strcmp(config->ranks, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
+    *out = strcmp(config->ranks.count, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
            : processes > 1 ? processes
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
@@ -258,40 +259,40 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
 /* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says, and where the
  * library adds. */
 static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
-    const bool library = trainer->config.reduction == OX_REDUCTION_LIBRARY && ranks > 1;
-    return trainer->config.sum_groups > 0 && !library ? (uint32_t)trainer->config.sum_groups : ranks;
+    const bool library = trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY && ranks > 1;
+    return trainer->config.train.sum_groups > 0 && !library ? (uint32_t)trainer->config.train.sum_groups : ranks;
 }
 
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     engine->ranks = 1;
-    engine->sharding = sharding_of(config->sharding);
+    engine->sharding = sharding_of(config->ranks.sharding);
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
-    engine->chunk_elems = config->chunk_elems > 0 ? config->chunk_elems : recorded.chunk_elems;
-    if (config->store_generations == 0 && !trainer->input.eval_alone) {
-        config->store_generations = recorded.store_generations; /* a store keeps them */
+    engine->chunk_elems = config->place.chunk_elems > 0 ? config->place.chunk_elems : recorded.chunk_elems;
+    if (config->memory.store_generations == 0 && !trainer->input.eval_alone) {
+        config->memory.store_generations = recorded.store_generations; /* a store keeps them */
         engine->budget.generations = (uint32_t)recorded.store_generations;
     }
-    engine->request.may_keep_three = config->store_generations == 0;
+    engine->request.may_keep_three = config->memory.store_generations == 0;
     /* A resumed run keeps its groups, and with them its bits, if they are enough. */
-    const bool library = config->reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
-    if (config->sum_groups == 0 && !trainer->input.eval_alone && !library) {
+    const bool library = config->ranks.reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
+    if (config->train.sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = recorded.sum_groups;
-        const bool enough = strcmp(config->ranks, "auto") == 0 ? groups > 1
-                                                               : strtoull(config->ranks, NULL, 10) <= groups;
-        config->sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
+        const bool enough = strcmp(config->ranks.count, "auto") == 0 ? groups > 1
+                                                               : strtoull(config->ranks.count, NULL, 10) <= groups;
+        config->train.sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
     }
-    engine->comm = (enum ox_rank_comm)config->comm; /* the same words in the same order */
-    engine->comm_timeout_ns = config->comm_timeout_ns;
+    engine->comm = (enum ox_rank_comm)config->ranks.comm; /* the same words in the same order */
+    engine->comm_timeout_ns = config->ranks.comm_timeout_ns;
     if (trainer->input.eval_alone) { /* nothing is summed over micro-batches, so each rank may take as many */
-        config->sum_groups = 0;
+        config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
     }
     const enum ox_status status = pick_count(trainer, &engine->ranks);
     engine->sum_groups = groups_of(trainer, engine->ranks);
     if (trainer->input.eval_alone) {
-        const uint64_t configured = config->gradient_accumulation_steps;
+        const uint64_t configured = config->train.gradient_accumulation_steps;
         engine->micro_batches = (uint32_t)(ox_div_up(engine->ranks, configured) * configured);
     }
     engine->library_sums = library && engine->ranks > 1;
@@ -370,7 +371,7 @@ static bool may_group(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < model->block_count; i++) {
         most = ox_max_u64(most, model->units[model->blocks[i]].elem_count);
     }
-    return strcmp(trainer->config.experts_per_unit, "auto") == 0 && !trainer->input.eval_alone &&
+    return strcmp(trainer->config.place.experts_per_unit, "auto") == 0 && !trainer->input.eval_alone &&
            model->config.mixture.router.experts > 1 && most * OX_HI_BYTES >= OX_EXPERTS_SHOW_BYTES;
 }
 
@@ -432,7 +433,7 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
 /* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
 static void count_elsewhere(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint64_t groups = trainer->config.sum_groups;
+    const uint64_t groups = trainer->config.train.sum_groups;
     if (engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes == 0 && !trainer->input.eval_alone) {
         const uint64_t gpus = ox_min_u64(ox_max_u64(trainer->machine.gpu.count, 1), OX_RANKS_MAX);
         engine->ranks = (uint32_t)ox_min_u64(gpus, groups > 0 ? groups : engine->micro_batches);
@@ -443,17 +444,17 @@ static void count_elsewhere(struct ox_trainer *trainer) {
 /* Recorded, because a store keeps its units. */
 static void record_experts(struct ox_trainer *trainer) {
     const struct ox_mixture *const mixture = &trainer->engine_config.model->config.mixture;
-    char *const text = trainer->config.experts_per_unit;
+    char *const text = trainer->config.place.experts_per_unit;
     if (mixture->per_unit > 0) {
-        snprintf(text, sizeof trainer->config.experts_per_unit, "%" PRIu32, mixture->per_unit);
+        snprintf(text, sizeof trainer->config.place.experts_per_unit, "%" PRIu32, mixture->per_unit);
     } else if (mixture->router.experts > 0) {
-        snprintf(text, sizeof trainer->config.experts_per_unit, "all");
+        snprintf(text, sizeof trainer->config.place.experts_per_unit, "all");
     }
 }
 
 enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const bool any_count = strcmp(trainer->config.ranks, "auto") == 0 && trainer->team == NULL;
+    const bool any_count = strcmp(trainer->config.ranks.count, "auto") == 0 && trainer->team == NULL;
     if (any_count) {
         count_elsewhere(trainer);
     }
@@ -461,16 +462,16 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     enum ox_status status = may_group(trainer) ? choose_experts(trainer) : OX_OK;
     OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {
-        trainer->config.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
+        trainer->config.train.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
     const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1;
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
     OX_THEN(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
-        trainer->config.chunk_elems = trainer->plan->whole.chunk_elems;
+        trainer->config.place.chunk_elems = trainer->plan->whole.chunk_elems;
         record_experts(trainer);
-        trainer->config.store_generations = ox_plan_generations(&trainer->plan->input.budget);
-        engine->budget.generations = (uint32_t)trainer->config.store_generations;
+        trainer->config.memory.store_generations = ox_plan_generations(&trainer->plan->input.budget);
+        engine->budget.generations = (uint32_t)trainer->config.memory.store_generations;
     }
     return status;
 }

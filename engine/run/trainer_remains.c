@@ -72,7 +72,7 @@ enum ox_status ox_run_find_remains(const struct ox_trainer *trainer, bool *out) 
     if (found == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for the identity of a run");
     }
-    *out = ox_trainer_leads(trainer) && has_no_commit(trainer->config.output_dir, trainer->starts_over, found);
+    *out = ox_trainer_leads(trainer) && has_no_commit(trainer->config.files.output_dir, trainer->starts_over, found);
     free(found);
     return ox_team_share(trainer->team, out, sizeof *out, "what an earlier start has left");
 }
@@ -86,14 +86,14 @@ bool ox_run_saved_nothing(const char *output_dir) {
 
 /* Whether `latest` finds nothing that was committed. A run that began with a checkpoint goes on from that one. */
 static bool has_nothing_to_resume(const struct ox_trainer *trainer, struct ox_run_identity *found) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     return ox_run_exists(folder) ? has_no_commit(folder, true, found) && found->from[0] == '\0'
                                  : all_names(folder, is_of_beginning);
 }
 
 enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
-    if (strcmp(config->resume_from_checkpoint, "latest") != 0 || config->plan_only) {
+    if (strcmp(config->files.resume_from_checkpoint, "latest") != 0 || config->tool.plan_only) {
         return OX_OK;
     }
     struct ox_run_identity *const found = calloc(1, sizeof *found);
@@ -111,14 +111,14 @@ enum ox_status ox_trainer_start_over(struct ox_trainer *trainer) {
     OX_THEN(status, ox_team_share(trainer->team, &view, sizeof view, "whether there is anything to resume"));
     if (status == OX_OK && view.over) {
         trainer->starts_over = true;
-        config->resume_from_checkpoint[0] = '\0';
-        config->from_scratch = view.from_scratch;
+        config->files.resume_from_checkpoint[0] = '\0';
+        config->files.from_scratch = view.from_scratch;
     }
     if (trainer->starts_over && ox_trainer_leads(trainer)) {
-        ox_log(OX_LOG_INFO, "%s: %s, so there is nothing to resume: the run starts over%s%s", config->output_dir,
+        ox_log(OX_LOG_INFO, "%s: %s, so there is nothing to resume: the run starts over%s%s", config->files.output_dir,
                view.cleared ? "its run was being deleted for a new one (--overwrite-output-dir)"
                             : "nothing was committed yet",
-               view.known ? "" : " with what --model gives: ", view.known ? "" : config->model);
+               view.known ? "" : " with what --model gives: ", view.known ? "" : config->files.model);
     }
     return status;
 }
@@ -139,10 +139,10 @@ void ox_run_note_finished(struct ox_trainer *trainer) {
         snprintf(note, sizeof note, FINISHED_FORMAT, identity->run_id[0], identity->run_id[1], trainer->state.step,
                  checkpoint);
         identity->finished = true;
-        status = ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, identity) : OX_OK;
+        status = ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.files.output_dir, identity) : OX_OK;
     }
     free(checkpoint);
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
         status = ox_path_join(trainer->drives.folders[i], FINISHED_NAME, path);
         OX_THEN(status, ox_file_replace(path, note, strlen(note)));
     }
@@ -181,7 +181,7 @@ enum ox_status ox_run_forget_finished(const char *folder) {
 
 enum ox_status ox_run_take_places(const struct ox_trainer *trainer) {
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
         const char *const folder = trainer->drives.folders[i];
         if (!ox_store_exists(folder) || ox_store_owner(folder, trainer->identity.run_id) != OX_STORE_OWNER_OTHER ||
             !ox_run_store_is_finished(folder)) {

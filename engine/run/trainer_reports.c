@@ -14,11 +14,11 @@
 #include <sys/resource.h>
 
 static bool wants(const struct ox_config *config, enum ox_report_choice choice) {
-    return config->report_to == choice || config->report_to == OX_REPORT_ALL;
+    return config->save.report_to == choice || config->save.report_to == OX_REPORT_ALL;
 }
 
 static bool traces(const struct ox_config *config) {
-    return strcmp(config->trace, "off") != 0;
+    return strcmp(config->save.trace, "off") != 0;
 }
 
 enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
@@ -29,7 +29,7 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
     }
     enum ox_status status = ox_trace_header_open(
         &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
-    OX_THEN(status, ox_trace_check_room(head, trainer->config.trace_bytes));
+    OX_THEN(status, ox_trace_check_room(head, trainer->config.save.trace_bytes));
     ox_trace_header_close(&head);
     return status;
 }
@@ -46,7 +46,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_model *const model = ox_trainer_model(trainer);
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES], cpu[OX_CPU_NAME_BYTES];
     struct ox_sim *sim = NULL;
-    enum ox_status status = ox_path_join(config->output_dir, "trace.bin", path);
+    enum ox_status status = ox_path_join(config->files.output_dir, "trace.bin", path);
     if (status == OX_OK && ox_trainer_leads(trainer) && trainer->state.step > 0 && ox_path_is_file(path)) {
         ox_log(OX_LOG_INFO, "%s: begins anew after step %" PRIu64 "; what was recorded before is replaced", path,
                trainer->state.step);
@@ -60,9 +60,9 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
              trainer->gpu.name[0] != '\0' ? trainer->gpu.name : cpu);
     if (status == OX_OK) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
-            .path = path, .title = title, .bytes_max = config->trace_bytes,
-            .steps_max = strtoull(config->trace, NULL, 10), /* 0 for "on" */
-            .max_steps = trainer->max_steps, .rated_bytes = config->drive_endurance_bytes, .predicted = sim});
+            .path = path, .title = title, .bytes_max = config->save.trace_bytes,
+            .steps_max = strtoull(config->save.trace, NULL, 10), /* 0 for "on" */
+            .max_steps = trainer->max_steps, .rated_bytes = config->memory.drive_endurance_bytes, .predicted = sim});
     }
     ox_sim_close(&sim);
     return status;
@@ -75,18 +75,18 @@ enum ox_status ox_trainer_open_reports(struct ox_trainer *trainer) {
     }
     trainer->reports.energy = ox_energy_open(NULL, trainer->engine_config.device == OX_DEVICE_CUDA);
     trainer->reports.used = ox_energy_read(trainer->reports.energy);
-    enum ox_status status = ox_metrics_open(config->output_dir, trainer->state.step, &trainer->reports.metrics);
+    enum ox_status status = ox_metrics_open(config->files.output_dir, trainer->state.step, &trainer->reports.metrics);
     if (status == OX_OK && wants(config, OX_REPORT_TENSORBOARD)) {
-        status = ox_tensorboard_open(config->output_dir, trainer->state.step, &trainer->reports.tensorboard);
+        status = ox_tensorboard_open(config->files.output_dir, trainer->state.step, &trainer->reports.tensorboard);
     }
     if (status == OX_OK && wants(config, OX_REPORT_PROMETHEUS)) {
-        status = ox_prometheus_open(config->output_dir, &trainer->reports.prometheus);
+        status = ox_prometheus_open(config->files.output_dir, &trainer->reports.prometheus);
     }
     return status == OX_OK && traces(config) ? open_trace(trainer) : status;
 }
 
 enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     const bool has_board = trainer->reports.tensorboard != NULL;
     if (!ox_trainer_leads(trainer)) {
         return OX_OK;

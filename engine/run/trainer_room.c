@@ -20,7 +20,8 @@
 
 static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state,
-                               ox_dtype_of_word(trainer->config.save_dtype), trainer->config.save_only_model, bytes);
+                               ox_dtype_of_word(trainer->config.save.save_dtype), trainer->config.save.save_only_model,
+                               bytes);
 }
 
 /* Finds the folder that exists of the output folder's path: its file system is the one that checkpoints fill. */
@@ -42,7 +43,8 @@ static uint64_t profile_bytes(const struct ox_trainer *trainer) {
     struct ox_machine machine;
     uint64_t sum = 0;
     if (!ox_trainer_is_elsewhere(trainer) ||
-        ox_predict_machine(config->profile, (uint32_t)ox_max_u64(config->nvme_count, 1), &machine) != OX_OK) {
+        ox_predict_machine(config->files.profile, (uint32_t)ox_max_u64(config->memory.nvme_count, 1), &machine) !=
+            OX_OK) {
         return UINT64_MAX; /* which the prediction says */
     }
     for (uint32_t i = 0; i < machine.drive_count; i++) {
@@ -59,8 +61,8 @@ static uint64_t profile_bytes(const struct ox_trainer *trainer) {
 void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room *out) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_trainer_left left = ox_trainer_left(trainer);
-    const uint64_t limit = config->save_total_limit;
-    const uint64_t end = left.end > 0 ? left.end : config->max_steps; /* as far as it is known */
+    const uint64_t limit = config->save.save_total_limit;
+    const uint64_t end = left.end > 0 ? left.end : config->train.max_steps; /* as far as it is known */
     const uint64_t every = ox_trainer_save_every(trainer, end);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX, .profile_bytes = profile_bytes(trainer)};
@@ -72,8 +74,8 @@ void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room
     /* The oldest one is deleted when a new one is complete. */
     const uint64_t most = out->kept + (limit > 0 && out->kept < out->written);
     out->most_bytes = (uint64_t)((double)most * (double)out->each_bytes);
-    existing_folder(config->output_dir, folder);
-    if (config->output_dir[0] == '\0' || ox_folder_free_bytes(folder, &out->free_bytes) != OX_OK) {
+    existing_folder(config->files.output_dir, folder);
+    if (config->files.output_dir[0] == '\0' || ox_folder_free_bytes(folder, &out->free_bytes) != OX_OK) {
         out->free_bytes = UINT64_MAX;
     }
 }
@@ -111,7 +113,7 @@ const char *ox_trainer_room_text(const struct ox_trainer *trainer, char *text) {
 enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer) {
     uint64_t bytes = 0;
     char folder[OX_PATH_BYTES];
-    existing_folder(trainer->config.output_dir, folder);
+    existing_folder(trainer->config.files.output_dir, folder);
     const enum ox_status status = size_of_one(trainer, &bytes);
     return status == OX_OK ? ox_checkpoint_check_space(folder, bytes) : status;
 }
@@ -139,11 +141,11 @@ static void add_files(struct ox_trainer *trainer, const char *flag, const char *
 
 /* About what the tokens of --data take: as much as the texts. Files of tokens or bytes are read where they are. */
 static uint64_t cache_bytes(const struct ox_config *config) {
-    const bool is_text = config->data_format != OX_FORMAT_TOKENS && config->data_format != OX_FORMAT_BYTES;
+    const bool is_text = config->rows.data_format != OX_FORMAT_TOKENS && config->rows.data_format != OX_FORMAT_BYTES;
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < config->data_count && is_text; i++) {
+    for (uint32_t i = 0; i < config->files.data_count && is_text; i++) {
         struct ox_files files = {0};
-        const bool listed = ox_files_list(config->data[i].path, &files) == OX_OK; /* else its error comes soon */
+        const bool listed = ox_files_list(config->files.data[i].path, &files) == OX_OK; /* else its error comes soon */
         for (uint32_t k = 0; k < files.count && listed; k++) {
             const char *const ending = strrchr(files.paths[k], '.');
             struct stat info;
@@ -160,21 +162,21 @@ uint64_t ox_trainer_memory_files(struct ox_trainer *trainer) {
     struct ox_checkpoint_room room;
     uint64_t sum = 0;
     trainer->memory_files[0] = '\0';
-    for (uint32_t i = 0; i < config->nvme_count; i++) { /* of all processes of this machine */
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) { /* of all processes of this machine */
         char name[64];
         snprintf(name, sizeof name, "offload-store-%u.ox", i);
         const uint64_t held = held_bytes(trainer->drives.folders[i], name) * ox_team_per_machine(trainer->team);
-        const uint64_t bytes = config->nvme[i].bytes;
-        add_files(trainer, "--nvme", config->nvme[i].path, bytes - ox_min_u64(bytes, held), &sum);
+        const uint64_t bytes = config->memory.nvme[i].bytes;
+        add_files(trainer, "--nvme", config->memory.nvme[i].path, bytes - ox_min_u64(bytes, held), &sum);
     }
-    if (config->output_dir[0] != '\0' && ox_trainer_leads(trainer)) {
+    if (config->files.output_dir[0] != '\0' && ox_trainer_leads(trainer)) {
         ox_trainer_room(trainer, &room);
-        const bool fresh = config->resume_from_checkpoint[0] == '\0'; /* else others are there already */
-        add_files(trainer, "--output", config->output_dir,
+        const bool fresh = config->files.resume_from_checkpoint[0] == '\0'; /* else others are there already */
+        add_files(trainer, "--output", config->files.output_dir,
                   fresh ? ox_max_u64(room.most_bytes, room.each_bytes) : room.each_bytes, &sum);
     }
-    const bool own = config->data_cache[0] != '\0';
-    const char *const cache = own ? config->data_cache : config->output_dir;
+    const bool own = config->rows.data_cache[0] != '\0';
+    const char *const cache = own ? config->rows.data_cache : config->files.output_dir;
     if (cache[0] != '\0' && ox_trainer_leads(trainer) && ox_memory_of_files(cache) != NULL) {
         add_files(trainer, own ? "--data-cache" : "the token cache in", cache, cache_bytes(config), &sum);
     }
@@ -188,14 +190,14 @@ static const double share_max = 0.1;
 
 /* Every how many steps the state is written. It counts as every step if only nominal rates say otherwise. */
 static uint64_t persist_steps(const struct ox_trainer *trainer) {
-    const bool known = trainer->prediction.profiled || strcmp(trainer->config.persist_steps, "auto") != 0;
+    const bool known = trainer->prediction.profiled || strcmp(trainer->config.memory.persist_steps, "auto") != 0;
     return known ? trainer->prediction.persist_steps : 1;
 }
 
 /* The share of all written bytes that the busiest drive gets; state and spool are divided by speed. */
 static double largest_share(const struct ox_trainer *trainer) {
     const uint64_t *const speeds = trainer->engine_config.budget.drive_speeds;
-    const uint32_t count = trainer->config.nvme_count;
+    const uint32_t count = trainer->config.memory.nvme_count;
     double most = 1, sum = count > 0 ? count : 1;
     for (uint32_t i = 0; i < count && speeds != NULL; i++) {
         most = fmax(i > 0 ? most : 0, (double)speeds[i]);
@@ -235,7 +237,7 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer, uint64_t step_co
     return (struct ox_wear){
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
         .step_count = step_count,
-        .rated_bytes = config->drive_endurance_bytes > 0 ? config->drive_endurance_bytes
+        .rated_bytes = config->memory.drive_endurance_bytes > 0 ? config->memory.drive_endurance_bytes
                                                          : trainer->machine.drives[0].endurance_bytes, /* or 0 */
     };
 }
@@ -252,7 +254,7 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
             snprintf(every, sizeof every, ", were all of the state written every step,");
         }
         snprintf(text, OX_WEAR_LINE_BYTES, "wear: %s%s %s\n",
-                 trainer->config.nvme_count == 1                       ? "the drive"
+                 trainer->config.memory.nvme_count == 1                       ? "the drive"
                  : trainer->engine_config.budget.drive_speeds == NULL ? "each drive" : "the fastest drive",
                  every, ox_wear_text(&wear, line));
     }
@@ -261,8 +263,9 @@ const char *ox_trainer_wear_text(const struct ox_trainer *trainer, char *text) {
 
 enum ox_status ox_trainer_check_wear(const struct ox_trainer *trainer) {
     struct ox_wear wear = wear_of(trainer, ox_trainer_left(trainer).steps); /* what is written is written */
-    wear.rated_bytes = trainer->config.drive_endurance_bytes; /* what a profile says is told, and not refused by */
-    if (trainer->config.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
+    wear.rated_bytes =
+        trainer->config.memory.drive_endurance_bytes; /* what a profile says is told, and not refused by */
+    if (trainer->config.memory.accept_wear || !ox_wear_exceeds(&wear, share_max)) {
         return OX_OK;
     }
     struct ox_wear_forecast forecast;
@@ -291,10 +294,10 @@ static void look_at(const char *flag, const char *path) {
 void ox_trainer_warn_open_folders(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     if (ox_trainer_leads(trainer)) {
-        look_at("--output", config->output_dir);
+        look_at("--output", config->files.output_dir);
     }
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        look_at("--nvme", config->nvme[i].path);
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        look_at("--nvme", config->memory.nvme[i].path);
     }
 }
 
@@ -325,7 +328,8 @@ static const char *split(const char *path, char *folder) {
 
 /* Writes place `idx` for a checkpoint to `path`, a name that nothing has yet; false if it cannot take one. */
 static bool place_at(const struct ox_trainer *trainer, int idx, char *path) {
-    const char *const output = trainer->config.output_dir, *const temporary = trainer->config.temporary_folder;
+    const char *const output = trainer->config.files.output_dir, *const temporary =
+                                                                     trainer->config.files.temporary_folder;
     char folder[OX_PATH_BYTES];
     const char *const name = split(output, folder);
     uint64_t bytes = 0;

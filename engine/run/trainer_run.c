@@ -24,7 +24,7 @@ _Static_assert((int)OX_TRAINER_FEW_STEPS == (int)OX_ORDER_STEPS, "a run is short
 static bool take_trigger(const struct ox_trainer *trainer, const char *name, bool *told) {
     char path[OX_PATH_BYTES];
     struct stat info;
-    if (ox_path_join(trainer->config.output_dir, name, path) != OX_OK) {
+    if (ox_path_join(trainer->config.files.output_dir, name, path) != OX_OK) {
         return false;
     }
     if (unlink(path) == 0) {
@@ -125,27 +125,27 @@ static struct ox_step_input step_input(struct ox_trainer *trainer, const struct 
     const struct ox_config *const config = &trainer->config;
     return (struct ox_step_input){
         .step = next->step,
-        .target_count = config->dpo ? windows / 2 : next->tokens_seen - trainer->state.tokens_seen,
+        .target_count = config->loss.dpo ? windows / 2 : next->tokens_seen - trainer->state.tokens_seen,
         /* steps that overflowed do not advance the schedule */
         .adam = {.learning_rate =
                      ox_schedule_rate(&trainer->schedule, trainer->state.step - trainer->state.overflow_steps),
-                 .beta1 = config->adam_beta1,
-                 .beta2 = config->adam_beta2,
-                 .eps = config->adam_epsilon,
-                 .weight_decay = config->weight_decay,
+                 .beta1 = config->optim.adam_beta1,
+                 .beta2 = config->optim.adam_beta2,
+                 .eps = config->optim.adam_epsilon,
+                 .weight_decay = config->optim.weight_decay,
                  .grad_scale = 1,
-                 .average_decay = config->ema_decay,
+                 .average_decay = config->optim.ema_decay,
                  .step = trainer->state.optimizer_steps + 1,
-                 .seed = config->seed},
-        .max_grad_norm = config->max_grad_norm,
-        .loss_scale = config->loss_scale > 0 ? config->loss_scale : ox_run_state_scale(&trainer->state),
+                 .seed = config->train.seed},
+        .max_grad_norm = config->optim.max_grad_norm,
+        .loss_scale = config->loss.loss_scale > 0 ? config->loss.loss_scale : ox_run_state_scale(&trainer->state),
         .meta = &trainer->note,
         .meta_bytes = sizeof trainer->note,
         .stays = ox_trainer_leaves_uncommitted(trainer, next),
         .decided = on_decided,
         .context = &trainer->note,
         /* `stop` aborts only steps that may last longer than the grace time; the time of the first one is not known. */
-        .stop = config->stop_grace_seconds == 0 || trainer->step_seconds > config->stop_grace_seconds
+        .stop = config->train.stop_grace_seconds == 0 || trainer->step_seconds > config->train.stop_grace_seconds
                     ? &trainer->events->stop : NULL,
     };
 }
@@ -156,7 +156,7 @@ static enum ox_status count_nonfinite(struct ox_trainer *trainer, const struct o
     state->nonfinite_in_row++;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: loss %g, gradient norm %g; nothing was changed", state->step,
            result->loss, result->grad_norm);
-    if (state->nonfinite_in_row >= trainer->config.max_nonfinite_steps) {
+    if (state->nonfinite_in_row >= trainer->config.train.max_nonfinite_steps) {
         /* The state in memory is good, because skipped steps have not changed it. */
         const bool saved = ox_trainer_save(trainer) == OX_OK;
         if (!saved) {
@@ -175,7 +175,7 @@ static enum ox_status lower_scale(struct ox_trainer *trainer) {
     struct ox_run_state *const state = &trainer->state;
     const double before = ox_run_state_scale(state);
     state->overflow_steps++;
-    if (ox_loss_scale_step(&state->scale_code, &state->growth_tracker, trainer->config.loss_scale_window, true)) {
+    if (ox_loss_scale_step(&state->scale_code, &state->growth_tracker, trainer->config.loss.loss_scale_window, true)) {
         ox_log(OX_LOG_INFO, "step %" PRIu64 " is skipped: gradients overflow at a loss scale of %.0f, which is %.0f "
                "from here on", state->step, before, ox_run_state_scale(state));
         return OX_OK;
@@ -207,7 +207,7 @@ static void pass_over(struct ox_trainer *trainer, uint64_t windows, uint64_t beg
     state->step++;
     state->cursor += windows;
     ox_log(OX_LOG_WARN, "step %" PRIu64 " is skipped: its windows of %s have no token to be trained on", state->step,
-           trainer->config.data[0].path);
+           trainer->config.files.data[0].path);
     report_step(trainer, &(struct ox_step_report){.step = state->step,
                                                 .tokens_seen = state->tokens_seen,
                                                 .wall_seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9,
@@ -233,7 +233,7 @@ static void note_order(struct ox_trainer *trainer, uint64_t step, const struct o
     } else {
         ox_log(OX_LOG_INFO, "from step %" PRIu64 " on weights are updated in the next forward pass, none of them "
                "early: most gradients were clipped lately (--max-grad-norm %g), and an early update would be made "
-               "twice then; the results are the same", step, trainer->config.max_grad_norm);
+               "twice then; the results are the same", step, trainer->config.optim.max_grad_norm);
     }
 }
 
@@ -264,7 +264,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     next.tokens_seen += targets;
     next.nonfinite_in_row = 0;
     if (next.scale_code > 0) { /* what a commit of the step keeps: one that overflows has none */
-        ox_loss_scale_step(&next.scale_code, &next.growth_tracker, trainer->config.loss_scale_window, false);
+        ox_loss_scale_step(&next.scale_code, &next.growth_tracker, trainer->config.loss.loss_scale_window, false);
     }
     const struct ox_step_input input = step_input(trainer, &next, windows);
     const bool usual = trainer->stepped && trainer->saving.tee == NULL; /* others take longer */
@@ -300,7 +300,7 @@ static enum ox_status take_step(struct ox_trainer *trainer) {
     report_step(trainer, &report);
     ox_expert_watch_step(&trainer->experts, next.step, &report.result.routers,
                          ox_engine_config_of(trainer->engine)->router_balance);
-    if (next.step == 1 && trainer->begins_given && !trainer->config.dpo) {
+    if (next.step == 1 && trainer->begins_given && !trainer->config.loss.dpo) {
         ox_trainer_warn_loss(trainer, "the first loss",
                              report.part_count > 0 ? report.result.values[OX_LOSS_NLL] : report.result.loss);
     }
@@ -358,14 +358,14 @@ static enum ox_status find_left_out(const struct ox_trainer *trainer, struct lef
     ox_metrics_last(trainer->reports.metrics, &last);
     out->eval = (struct ox_last_eval){.step = last.eval_step, .loss = last.eval_loss};
     if (step == 0) {
-        out->evaluates = trainer->config.eval_on_start && !last.has_eval && ox_trainer_evaluates(trainer);
+        out->evaluates = trainer->config.save.eval_on_start && !last.has_eval && ox_trainer_evaluates(trainer);
         return OX_OK;
     }
     if (step == trainer->max_steps || last.step != step) {
         return OX_OK;
     }
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
-    const enum ox_status status = ox_path_join(trainer->config.output_dir, name, path);
+    const enum ox_status status = ox_path_join(trainer->config.files.output_dir, name, path);
     out->evaluates = ox_trainer_evaluates_at(trainer, &trainer->state) && last.eval_step != step;
     out->saves = status == OX_OK && ox_trainer_saves_at(trainer, &trainer->state) && !ox_path_is_folder(path);
     return status;
@@ -373,7 +373,7 @@ static enum ox_status find_left_out(const struct ox_trainer *trainer, struct lef
 
 /* Whether a checkpoint of this step that is due is saved: by --save-strategy best only the best one is. */
 static bool is_wanted(const struct ox_trainer *trainer) {
-    return trainer->config.save_strategy != OX_SAVE_BEST || ox_trainer_is_best(trainer);
+    return trainer->config.save.save_strategy != OX_SAVE_BEST || ox_trainer_is_best(trainer);
 }
 
 static enum ox_status catch_up(struct ox_trainer *trainer) {
@@ -606,7 +606,7 @@ static enum ox_status give_up_store(struct ox_trainer *trainer, enum ox_status f
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
     trainer->identity.starting = true;
-    const bool marked = ox_run_write_identity(trainer->config.output_dir, &trainer->identity) == OX_OK;
+    const bool marked = ox_run_write_identity(trainer->config.files.output_dir, &trainer->identity) == OX_OK;
     return failure == OX_OK ? OX_OK
                             : ox_fail(failure, "%s; step %" PRIu64 " is saved, and --resume-from-checkpoint %s goes on "
                                       "from it", text, trainer->state.step, marked ? "latest" : trainer->result);

@@ -34,11 +34,11 @@ static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_
     struct ox_chat_renderer *renderer = NULL;
     json_t *kwargs = NULL;
     struct ox_ids ends = {0};
-    enum ox_status status = ox_template_open(trainer->input.tokenizer_path, config->chat_template, &chat_template);
-    if (status == OX_E_CONFIG && config->chat_template[0] == '\0' && !ox_trainer_has_conversations(trainer)) {
+    enum ox_status status = ox_template_open(trainer->input.tokenizer_path, config->rows.chat_template, &chat_template);
+    if (status == OX_E_CONFIG && config->rows.chat_template[0] == '\0' && !ox_trainer_has_conversations(trainer)) {
         return OX_OK; /* rows that are texts need none */
     }
-    OX_THEN(status, ox_chat_kwargs(config->chat_template_kwargs, &kwargs));
+    OX_THEN(status, ox_chat_kwargs(config->rows.chat_template_kwargs, &kwargs));
     const struct ox_chat_options options = {
         .chat_template = chat_template, .kwargs = kwargs, .now = ox_chat_date(trainer->input.clock_s)};
     OX_THEN(status, ox_chat_open(tokenizer, &options, &renderer));
@@ -66,12 +66,12 @@ static enum ox_status find_tokens(struct ox_trainer *trainer) {
     if (status == OX_OK) {
         *tokens = (struct ox_hf_tokens){.bos = known_id(trainer, ox_tokenizer_bos(tokenizer)),
                                         .pad = known_id(trainer, ox_tokenizer_pad(tokenizer)),
-                                        .replaces = !trainer->begins_given || trainer->config.from_scratch};
+                                        .replaces = !trainer->begins_given || trainer->config.files.from_scratch};
         add_end(trainer, ox_tokenizer_eos(tokenizer));
     }
     char further[OX_PATH_BYTES];
     OX_THEN(status, ox_path_join(trainer->input.tokenizer_path, OX_HF_TEMPLATES, further));
-    if (ox_trainer_has_conversations(trainer) || trainer->config.chat_template[0] != '\0' ||
+    if (ox_trainer_has_conversations(trainer) || trainer->config.rows.chat_template[0] != '\0' ||
         (status == OX_OK && ox_path_is_folder(further))) {
         OX_THEN(status, take_template(trainer, tokenizer));
     }
@@ -83,13 +83,15 @@ static enum ox_status find_tokens(struct ox_trainer *trainer) {
 /* A model is saved with the tokenizer that it was trained with. */
 static const char *source_model(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->tokenizer[0] != '\0' ? config->tokenizer : ox_path_is_folder(config->model) ? config->model : "";
+    return config->files.tokenizer[0] != '\0'       ? config->files.tokenizer
+           : ox_path_is_folder(config->files.model) ? config->files.model
+                                                    : "";
 }
 
 enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer) {
     const struct ox_trainer_input *const input = &trainer->input;
     if (input->eval_alone || input->tokenizer_path[0] == '\0' || trainer->folder == NULL ||
-        trainer->config.output_dir[0] == '\0') {
+        trainer->config.files.output_dir[0] == '\0') {
         return OX_OK;
     }
     ox_trainer_drop_tokens(trainer);
@@ -122,22 +124,23 @@ static const uint64_t TELL_NS = UINT64_C(60000000000);
 static struct ox_checkpoint_save how_to_save(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     return (struct ox_checkpoint_save){
-        .output_dir = config->output_dir,
+        .output_dir = config->files.output_dir,
         .source_model = source_model(trainer),
-        .tokenizer_file = config->tokenizer[0] != '\0' && !ox_path_is_folder(config->tokenizer) ? config->tokenizer
-                                                                                                : NULL,
-        .original_config = trainer->input.saved_config != NULL ? trainer->input.saved_config
-                                                               : ox_hf_config(trainer->folder),
+        .tokenizer_file = config->files.tokenizer[0] != '\0' && !ox_path_is_folder(config->files.tokenizer)
+                              ? config->files.tokenizer
+                              : NULL,
+        .original_config =
+            trainer->input.saved_config != NULL ? trainer->input.saved_config : ox_hf_config(trainer->folder),
         .tokens = trainer->input.has_tokens ? &trainer->input.tokens : NULL,
         .base_model = ox_hf_base_path(trainer->folder),
         .base_hash = trainer->base_hash,
         .source_config = ox_hf_config(trainer->folder),
         .eval = trainer->last_eval.step <= trainer->state.step ? trainer->last_eval : (struct ox_last_eval){0},
-        .weights_dtype = ox_dtype_of_word(config->save_dtype),
+        .weights_dtype = ox_dtype_of_word(config->save.save_dtype),
         .shard_bytes_max = SHARD_BYTES_MAX,
-        .total_limit = config->save_total_limit,
-        .state_limit = config->save_optimizer_limit,
-        .weights_alone = config->save_only_model,
+        .total_limit = config->save.save_total_limit,
+        .state_limit = config->save.save_optimizer_limit,
+        .weights_alone = config->save.save_only_model,
     };
 }
 
@@ -158,7 +161,7 @@ static void report_saved(struct ox_trainer *trainer, uint64_t step, uint64_t beg
     trainer->saving.count++;
     trainer->saving.stall_seconds += stall_seconds;
     snprintf(name, sizeof name, "checkpoint-%" PRIu64, step);
-    if (ox_path_join(trainer->config.output_dir, name, trainer->result) != OX_OK) {
+    if (ox_path_join(trainer->config.files.output_dir, name, trainer->result) != OX_OK) {
         trainer->result[0] = '\0';
     }
     ox_trainer_report_save(trainer, &report);
@@ -199,7 +202,7 @@ enum ox_status ox_trainer_finish_update(struct ox_trainer *trainer) {
 
 bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
     return trainer->saving.tee != NULL || ox_engine_store(trainer->engine) == NULL ||
-           trainer->config.store_generations == 1;
+           trainer->config.memory.store_generations == 1;
 }
 
 /* Finishes a checkpoint that is being written: waits for the drive, or abandons it if chunks are missing that the
@@ -265,7 +268,7 @@ struct last_save {
 /* Waits until the next try is due; false if the time is over, or if any process is asked to stop. */
 static bool await_try(const struct ox_trainer *trainer, const struct last_save *last, uint64_t pause_ns) {
     enum { GO_ON, TRY, END };
-    const uint64_t begin_ns = ox_clock_ns(), limit_ns = (uint64_t)(trainer->config.save_wait_seconds * 1e9);
+    const uint64_t begin_ns = ox_clock_ns(), limit_ns = (uint64_t)(trainer->config.train.save_wait_seconds * 1e9);
     for (;;) {
         const uint64_t now_ns = ox_clock_ns();
         const bool leads = ox_trainer_leads(trainer); /* its clock counts */
@@ -316,14 +319,14 @@ static void tell_unsaved(const struct ox_trainer *trainer, struct last_save *las
     ox_log(OX_LOG_WARN, "only memory has the state of step %" PRIu64 ", and its checkpoint cannot be saved: %s; mend "
            "that: the save is tried again for %s (--save-wait-seconds), or until Ctrl-C (SIGINT) or SIGTERM %s",
            trainer->state.step, text,
-           ox_duration_flag_text((uint64_t)(trainer->config.save_wait_seconds * 1e9), limit), end);
+           ox_duration_flag_text((uint64_t)(trainer->config.train.save_wait_seconds * 1e9), limit), end);
 }
 
 /* Whether the run's folder is where it was; if not, the next try may find it or make it again. */
 static bool folder_is_there(const struct ox_trainer *trainer) {
     struct stat locked, named;
     return trainer->lock_fd >= 0 && fstat(trainer->lock_fd, &locked) == 0 &&
-           stat(trainer->config.output_dir, &named) == 0 && named.st_dev == locked.st_dev &&
+           stat(trainer->config.files.output_dir, &named) == 0 && named.st_dev == locked.st_dev &&
            named.st_ino == locked.st_ino;
 }
 
@@ -333,7 +336,8 @@ static enum ox_status await_mended(struct ox_trainer *trainer, struct last_save 
     const uint64_t second_ns = UINT64_C(1000000000);
     const uint64_t pause_ns = ox_min_u64(ox_max_u64(ox_clock_ns() - last->try_ns, second_ns), 60 * second_ns);
     char text[OX_ERROR_TEXT_BYTES], elsewhere[OX_PATH_BYTES];
-    if (is_final(failure) || trainer->config.save_wait_seconds == 0 || trainer->is_torn || stores_have_it(trainer)) {
+    if (is_final(failure) || trainer->config.train.save_wait_seconds == 0 || trainer->is_torn ||
+        stores_have_it(trainer)) {
         return failure;
     }
     snprintf(text, sizeof text, "%s", ox_error_text());
@@ -405,7 +409,7 @@ void ox_trainer_save_or_warn(struct ox_trainer *trainer) {
 void ox_trainer_save_behind(struct ox_trainer *trainer) {
     /* An interrupted step destroys a store of one generation, so a checkpoint must be complete before it. And no update
      * passes on the chunks of what lives on the device. */
-    if (ox_engine_store(trainer->engine) == NULL || trainer->config.store_generations == 1 ||
+    if (ox_engine_store(trainer->engine) == NULL || trainer->config.memory.store_generations == 1 ||
         ox_plan_commits_between(&ox_trainer_plan(trainer)->input)) {
         ox_trainer_save_or_warn(trainer);
         return;

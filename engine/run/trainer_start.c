@@ -19,8 +19,8 @@
 /* ---- before anything is touched --------------------------------------------------------------------- */
 
 static enum ox_status check_drives(const struct ox_trainer *trainer) {
-    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
-        const char *const folder = trainer->config.nvme[i].path;
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count; i++) {
+        const char *const folder = trainer->config.memory.nvme[i].path;
         if (!ox_path_is_folder(folder)) {
             return ox_fail(OX_E_CONFIG, "--nvme %s: is not a folder; create it, or mount the drive", folder);
         }
@@ -38,7 +38,7 @@ static enum ox_status check_drives(const struct ox_trainer *trainer) {
 }
 
 static enum ox_status check_output(const struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     if (access(folder, F_OK) == 0 && !ox_path_is_folder(folder)) {
         return ox_fail(OX_E_CONFIG, "--output %s: is a file, not a folder; give another name", folder);
     }
@@ -58,22 +58,22 @@ static enum ox_status check_output(const struct ox_trainer *trainer) {
                        "not there yet", folder);
     }
     const enum ox_status status = ox_run_check_names(folder);
-    return status == OX_OK && !trainer->config.overwrite_output_dir ? ox_metrics_check(folder) : status;
+    return status == OX_OK && !trainer->config.files.overwrite_output_dir ? ox_metrics_check(folder) : status;
 }
 
 /* Warns of drives without direct I/O, which work through the page cache, slower and outside every budget, and of those
  * that may run out of room within a step. */
 static void announce_drives(const struct ox_trainer *trainer) {
     const struct ox_store *const store = ox_engine_store(trainer->engine);
-    if (store != NULL && trainer->config.store_generations == 1) {
+    if (store != NULL && trainer->config.memory.store_generations == 1) {
         ox_log(OX_LOG_WARN, "--store-generations 1: the store is rewritten in place; after a crash within a step the "
-               "run goes back to its last checkpoint (--save-steps %.0f)", trainer->config.save_steps);
+               "run goes back to its last checkpoint (--save-steps %.0f)", trainer->config.save.save_steps);
     }
-    if (trainer->config.save_only_model && (store == NULL || trainer->config.store_generations == 1)) {
+    if (trainer->config.save.save_only_model && (store == NULL || trainer->config.memory.store_generations == 1)) {
         ox_log(OX_LOG_WARN, "--save-only-model: without a store (--nvme) of two generations this run cannot be resumed "
                "once it has ended");
     }
-    for (uint32_t i = 0; store != NULL && i < trainer->config.nvme_count; i++) {
+    for (uint32_t i = 0; store != NULL && i < trainer->config.memory.nvme_count; i++) {
         struct ox_drive_info info;
         if (ox_store_drive_info(store, i, &info) != OX_OK) {
             continue;
@@ -99,7 +99,7 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
     } else if (status == OX_OK && ox_hf_has_weights(trainer->folder)) {
         status = ox_engine_load_weights(trainer->engine, trainer->folder);
     } else if (status == OX_OK) {
-        status = ox_engine_init_weights(trainer->engine, trainer->config.seed);
+        status = ox_engine_init_weights(trainer->engine, trainer->config.train.seed);
     }
     trainer->note = (struct ox_commit_note){.state = trainer->state};
     trainer->may_be_committed = status == OX_OK;
@@ -107,7 +107,7 @@ static enum ox_status load_all(struct ox_trainer *trainer, const char *checkpoin
 }
 
 static enum ox_status create_store(struct ox_trainer *trainer) {
-    if (trainer->config.nvme_count == 0) {
+    if (trainer->config.memory.nvme_count == 0) {
         return OX_OK;
     }
     trainer->made_store = !ox_run_has_store(trainer); /* also if that of another process cannot be made */
@@ -119,7 +119,7 @@ static enum ox_status check_room(const struct ox_trainer *trainer) {
 }
 
 static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     bool remains = false;
     const enum ox_status status = ox_run_find_remains(trainer, &remains);
     if (status != OX_OK || remains) {
@@ -132,7 +132,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
                    : ox_fail(OX_E_CONFIG, "%s: already holds a run; add --resume-from-checkpoint latest to go on with "
                              "it, or --overwrite-output-dir to start over", folder);
     }
-    for (uint32_t i = 0; i < trainer->config.nvme_count; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count; i++) {
         const char *const drive = trainer->drives.folders[i];
         if (ox_store_exists(drive) && !ox_run_store_is_finished(drive)) {
             return ox_run_refuse_store(drive);
@@ -143,7 +143,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_check_places(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    const bool fresh = config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir;
+    const bool fresh = config->files.resume_from_checkpoint[0] == '\0' && !config->files.overwrite_output_dir;
     enum ox_status status = check_drives(trainer);
     OX_THEN(status, ox_trainer_leads(trainer) ? check_output(trainer) : OX_OK);
     return status == OX_OK && fresh ? refuse_existing(trainer) : status;
@@ -154,11 +154,11 @@ static enum ox_status clear_away(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
     if (ox_run_has_store(trainer)) {
-        status = ox_store_remove(trainer->drives.folders, config->nvme_count);
+        status = ox_store_remove(trainer->drives.folders, config->memory.nvme_count);
     }
     OX_THEN(status, ox_run_remove_others(trainer));
     if (status == OX_OK && trainer->identity.clearing && ox_trainer_leads(trainer)) {
-        status = ox_run_clear(config->output_dir);
+        status = ox_run_clear(config->files.output_dir);
     }
     trainer->identity = (struct ox_run_identity){0};
     return ox_trainer_settle(trainer, status, "the removal of an earlier run");
@@ -170,17 +170,17 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = ox_run_check_inputs(trainer);
-    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, config->nvme_count));
+    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, config->memory.nvme_count));
     status = ox_trainer_settle(trainer, status, "whether an earlier run is in use");
-    if (status == OX_OK && (!ox_run_exists(config->output_dir) ||
-                            ox_run_read_identity(config->output_dir, identity) != OX_OK)) {
+    if (status == OX_OK && (!ox_run_exists(config->files.output_dir) ||
+                            ox_run_read_identity(config->files.output_dir, identity) != OX_OK)) {
         *identity = (struct ox_run_identity){0};
     }
     if (status == OX_OK) {
         identity->from[0] = '\0';
         identity->starting = identity->clearing = true;
-        identity->from_scratch = config->from_scratch;
-        status = ox_trainer_leads(trainer) ? ox_run_write_identity(config->output_dir, identity) : OX_OK;
+        identity->from_scratch = config->files.from_scratch;
+        status = ox_trainer_leads(trainer) ? ox_run_write_identity(config->files.output_dir, identity) : OX_OK;
         status = ox_trainer_settle(trainer, status, "the end of an earlier run");
     }
     return status == OX_OK ? clear_away(trainer) : status;
@@ -188,16 +188,16 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
 
 /* Removes what a start has left that was cut off; the rest of it is written over. */
 static enum ox_status clear_remains(struct ox_trainer *trainer) {
-    enum ox_status status = ox_run_read_identity(trainer->config.output_dir, &trainer->identity);
+    enum ox_status status = ox_run_read_identity(trainer->config.files.output_dir, &trainer->identity);
     OX_THEN(status, ox_run_check_stores(trainer));
-    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, trainer->config.nvme_count));
+    OX_THEN(status, ox_store_check_unused(trainer->drives.folders, trainer->config.memory.nvme_count));
     status = ox_trainer_settle(trainer, status, "what an earlier start has left");
     return status == OX_OK ? clear_away(trainer) : status;
 }
 
 /* Clears away what is in the place of a fresh start, as far as that is allowed. The run's folder is locked. */
 static enum ox_status make_way(struct ox_trainer *trainer) {
-    if (trainer->config.overwrite_output_dir) {
+    if (trainer->config.files.overwrite_output_dir) {
         return clear_run(trainer);
     }
     bool remains = false;
@@ -214,13 +214,13 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
     if (!ox_trainer_leads(trainer)) {
         return OX_OK;
     }
-    *made = !ox_path_is_folder(trainer->config.output_dir);
-    enum ox_status status = ox_folder_make(trainer->config.output_dir);
+    *made = !ox_path_is_folder(trainer->config.files.output_dir);
+    enum ox_status status = ox_folder_make(trainer->config.files.output_dir);
     OX_THEN(status, ox_run_lock(trainer));
     if (status == OX_OK) {
-        ox_run_clear_triggers(trainer->config.output_dir);
-        ox_folder_sweep(trainer->config.output_dir);
-        status = ox_checkpoint_sweep(trainer->config.output_dir);
+        ox_run_clear_triggers(trainer->config.files.output_dir);
+        ox_folder_sweep(trainer->config.files.output_dir);
+        status = ox_checkpoint_sweep(trainer->config.files.output_dir);
     }
     return status;
 }
@@ -232,22 +232,22 @@ static enum ox_status claim_folder(struct ox_trainer *trainer, bool *made) {
 static enum ox_status undo_start(struct ox_trainer *trainer, bool made_folder, enum ox_status failure) {
     char text[OX_ERROR_TEXT_BYTES];
     const bool alone = trainer->team == NULL;
-    const bool keeps_run = trainer->made_run && !alone && trainer->config.nvme_count > 0 &&
-                           ox_run_exists(trainer->config.output_dir);
+    const bool keeps_run = trainer->made_run && !alone && trainer->config.memory.nvme_count > 0 &&
+                           ox_run_exists(trainer->config.files.output_dir);
     snprintf(text, sizeof text, "%s", ox_error_text());
     ox_engine_close(&trainer->engine);
     if (trainer->made_store && (alone || !trainer->may_be_committed) &&
-        ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) != OX_OK) {
+        ox_store_remove(trainer->drives.folders, trainer->config.memory.nvme_count) != OX_OK) {
         ox_log(OX_LOG_WARN, "%s", ox_error_text());
     }
     if (trainer->made_run && !keeps_run && ox_trainer_leads(trainer)) {
-        ox_run_forget_identity(trainer->config.output_dir);
+        ox_run_forget_identity(trainer->config.files.output_dir);
     }
-    for (uint32_t i = 0; i < trainer->config.nvme_count && !alone; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && !alone; i++) {
         rmdir(trainer->drives.folders[i]); /* "process-I-of-P", if it is empty */
     }
-    if (made_folder && !keeps_run && rmdir(trainer->config.output_dir) != 0) {
-        ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.output_dir);
+    if (made_folder && !keeps_run && rmdir(trainer->config.files.output_dir) != 0) {
+        ox_log(OX_LOG_WARN, "%s: the new folder stays behind", trainer->config.files.output_dir);
     }
     return ox_fail(failure, "%s", text);
 }
@@ -282,14 +282,14 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     ox_trainer_record_formats(trainer);
     trainer->identity.holds_whole = trainer->input.holds_whole;
     const enum ox_status status =
-        ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.output_dir, &trainer->identity) : OX_OK;
+        ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.files.output_dir, &trainer->identity) : OX_OK;
     return ox_trainer_settle(trainer, status, "the identity of the run");
 }
 
 /* Writes run.json with the mark that stores may now be made and removed, because all that is committed is elsewhere. */
 static enum ox_status mark_starting(struct ox_trainer *trainer) {
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
         status = ox_folder_make(trainer->drives.folders[i]); /* run.json has their real paths */
     }
     status = ox_trainer_settle(trainer, status, "the folders of the stores");
@@ -307,7 +307,7 @@ static enum ox_status mark_started(struct ox_trainer *trainer) {
 /* Writes the first run.json, with which the run exists; a start that fails from here on removes it. */
 static enum ox_status begin_run(struct ox_trainer *trainer) {
     trainer->made_run = true;
-    trainer->identity.from_scratch = trainer->config.from_scratch;
+    trainer->identity.from_scratch = trainer->config.files.from_scratch;
     const enum ox_status status = mark_starting(trainer);
     return status == OX_OK ? ox_trainer_check_shared(trainer) : status;
 }
@@ -315,7 +315,7 @@ static enum ox_status begin_run(struct ox_trainer *trainer) {
 static enum ox_status start_fresh(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     bool made = false;
-    enum ox_status status = config->overwrite_output_dir ? OX_OK : refuse_existing(trainer);
+    enum ox_status status = config->files.overwrite_output_dir ? OX_OK : refuse_existing(trainer);
     OX_THEN(status, claim_folder(trainer, &made));
     status = ox_trainer_settle(trainer, status, "the claim of the run's folder"); /* before anything is deleted */
     if (status != OX_OK) {
@@ -345,7 +345,7 @@ static void set_steps_left(struct ox_trainer *trainer) {
         ox_log(OX_LOG_INFO, "the size of a step has changed: %" PRIu64 " sequence%s were taken in %" PRIu64 " step%s, "
                "and what is left of --num-train-epochs %g takes %" PRIu64 " step%s of %" PRIu64 "; the learning rate "
                "goes on from its place in the data", trainer->state.cursor, ox_plural(trainer->state.cursor), step,
-               ox_plural(step), trainer->config.num_train_epochs, left, ox_plural(left),
+               ox_plural(step), trainer->config.train.num_train_epochs, left, ox_plural(left),
                ox_trainer_step_rows(trainer, 0));
     }
 }
@@ -464,12 +464,13 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
     if (status == OX_OK && any) {
         ox_log(OX_LOG_INFO, "the store is rebuilt from %s", path);
         status = reopen_engine(trainer);
-        OX_THEN(status, has_store ? ox_store_remove(trainer->drives.folders, trainer->config.nvme_count) : OX_OK);
+        OX_THEN(status,
+                has_store ? ox_store_remove(trainer->drives.folders, trainer->config.memory.nvme_count) : OX_OK);
     }
     OX_THEN(status, create_store(trainer));
     OX_THEN(status, load_all(trainer, path));
     OX_THEN(status, ox_run_remove_others(trainer));
-    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
+    if (status == OX_OK && ox_checkpoint_is_in(trainer->config.files.output_dir, path)) {
         trainer->saving.last_step = trainer->state.step + 1;
         snprintf(trainer->result, sizeof trainer->result, "%s", path);
     }
@@ -478,7 +479,7 @@ static enum ox_status load_checkpoint(struct ox_trainer *trainer, const char *pa
 
 /* Finds the newest checkpoint of the branch, or what the branch began with; "" if there is neither. */
 static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     const struct ox_run_identity *const identity = &trainer->identity;
     struct ox_run_state state;
     if (ox_checkpoint_find_branch(folder, identity->run_id, identity->branch, path) == OX_OK &&
@@ -512,8 +513,8 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);
     if (status == OX_OK && !resumed && path[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s: has neither a complete checkpoint nor a usable store%s",
-                       trainer->config.output_dir,
-                       trainer->config.nvme_count == 0
+                       trainer->config.files.output_dir,
+                       trainer->config.memory.nvme_count == 0
                            ? "; give the --nvme folders of the run if it had some, or start over with "
                              "--overwrite-output-dir"
                            : "; start over with --overwrite-output-dir");
@@ -521,7 +522,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     if (status == OX_OK && !resumed) {
         status = ox_run_check_stores(trainer);
         OX_THEN(status, read_checkpoint(trainer, path));
-        OX_THEN(status, trainer->config.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
+        OX_THEN(status, trainer->config.memory.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
         OX_THEN(status, load_checkpoint(trainer, path));
     }
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
@@ -530,7 +531,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
                                              trainer->identity.starting | trainer->identity.finished);
     trainer->identity.starting = trainer->identity.finished = false;
     if ((changed || (status == OX_OK && trainer->identity.is_outdated)) && ox_trainer_leads(trainer)) {
-        status = ox_run_write_identity(trainer->config.output_dir, &trainer->identity);
+        status = ox_run_write_identity(trainer->config.files.output_dir, &trainer->identity);
     }
     return status;
 }
@@ -543,7 +544,7 @@ static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, c
         free(real);
         return ox_fail(OX_E_CONFIG, "%s: is too long a path", path);
     }
-    const bool inside = ox_checkpoint_is_in(trainer->config.output_dir, path);
+    const bool inside = ox_checkpoint_is_in(trainer->config.files.output_dir, path);
     snprintf(identity->from, sizeof identity->from, "%s", inside ? strrchr(real, '/') + 1 : real);
     free(real);
     if (memcmp(source_id, identity->run_id, sizeof identity->run_id) != 0) {
@@ -555,8 +556,8 @@ static enum ox_status set_origin(struct ox_trainer *trainer, const char *path, c
 /* Turns the run to the new branch, before anything of an old branch is given up. */
 static enum ox_status turn_to(struct ox_trainer *trainer, const char *path) {
     enum ox_status status = mark_starting(trainer);
-    if (status == OX_OK && ox_trainer_leads(trainer) && ox_checkpoint_is_in(trainer->config.output_dir, path)) {
-        status = ox_checkpoint_make_latest(trainer->config.output_dir, path);
+    if (status == OX_OK && ox_trainer_leads(trainer) && ox_checkpoint_is_in(trainer->config.files.output_dir, path)) {
+        status = ox_checkpoint_make_latest(trainer->config.files.output_dir, path);
     }
     return status;
 }
@@ -566,7 +567,7 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
     enum ox_status status = fresh ? draw_run(trainer) : ox_run_find_identity(trainer, identity);
     OX_THEN(status, ox_run_draw(&identity->branch, 1));
     OX_THEN(status, ox_team_share(trainer->team, &identity->branch, sizeof identity->branch, "the branch of the run"));
-    if (status == OX_OK && !trainer->config.overwrite_output_dir) {
+    if (status == OX_OK && !trainer->config.files.overwrite_output_dir) {
         status = ox_run_check_stores(trainer);
     }
     OX_THEN(status, read_checkpoint(trainer, path));
@@ -582,14 +583,14 @@ static enum ox_status begin_branch(struct ox_trainer *trainer, const char *path,
 /* Resumes from a folder that the user names, on a new branch, in this output folder, as the run that is there or as a
  * new run. */
 static enum ox_status resume_named(struct ox_trainer *trainer, char *origin) {
-    const char *const path = trainer->config.resume_from_checkpoint;
+    const char *const path = trainer->config.files.resume_from_checkpoint;
     bool made = false;
     snprintf(origin, OX_PATH_BYTES, "%s", path);
     enum ox_status status = claim_folder(trainer, &made);
     if (status != OX_OK) {
         return status;
     }
-    bool fresh = !ox_run_exists(trainer->config.output_dir);
+    bool fresh = !ox_run_exists(trainer->config.files.output_dir);
     status = ox_team_share(trainer->team, &fresh, sizeof fresh, "whether the folder holds a run");
     OX_THEN(status, begin_branch(trainer, path, fresh));
     return status == OX_OK || !fresh ? status : undo_start(trainer, made, status);
@@ -604,7 +605,7 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
         return OX_OK;
     }
     enum ox_status status = ox_trainer_plan_text(trainer, OX_PLAN_TASKS, NULL, &plan);
-    OX_THEN(status, ox_path_join(trainer->config.output_dir, "plan.txt", path));
+    OX_THEN(status, ox_path_join(trainer->config.files.output_dir, "plan.txt", path));
     OX_THEN(status, ox_file_replace(path, plan, strlen(plan)));
     OX_THEN(status, ox_trainer_record_options(trainer));
     free(plan);
@@ -613,7 +614,7 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
 
 /* The loss scale of the step that led to a state: half of the state's where that step made it grow. */
 static double committed_scale(const struct ox_trainer *trainer, const struct ox_run_state *state) {
-    return trainer->config.loss_scale > 0 ? trainer->config.loss_scale
+    return trainer->config.loss.loss_scale > 0 ? trainer->config.loss.loss_scale
                                           : ox_run_state_scale(state) / (state->growth_tracker == 0 ? 2 : 1);
 }
 
@@ -639,7 +640,7 @@ static void restore_line(struct ox_trainer *trainer) {
 }
 
 static enum ox_status tell_text(const struct ox_trainer *trainer, char **text) {
-    const enum ox_plan_detail detail = trainer->config.verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
+    const enum ox_plan_detail detail = trainer->config.tool.verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
     return ox_trainer_plan_text(trainer, detail, NULL, text);
 }
 
@@ -661,7 +662,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     enum ox_status status = OX_OK;
     if (trainer->input.data_count == 0) {
-        if (config->resume_from_checkpoint[0] == '\0' && !config->overwrite_output_dir) {
+        if (config->files.resume_from_checkpoint[0] == '\0' && !config->files.overwrite_output_dir) {
             status = refuse_existing(trainer);
         }
         OX_THEN(status, ox_trainer_in_turn(trainer, ox_trainer_open_data, "the data"));
@@ -671,13 +672,13 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         }
         status = tell_plan(trainer);
     }
-    const bool scales = ox_engine_precision(&trainer->engine_config)->scales && config->loss_scale == 0;
+    const bool scales = ox_engine_precision(&trainer->engine_config)->scales && config->loss.loss_scale == 0;
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,
-        .scale_code = (uint16_t)(scales ? config->initial_scale_power + 1 : 0),
+        .scale_code = (uint16_t)(scales ? config->loss.initial_scale_power + 1 : 0),
         .optimizer = (uint16_t)trainer->engine_config.state.kind,
         .moments = (uint16_t)trainer->engine_config.state.moments,
-        .seed = config->seed,
+        .seed = config->train.seed,
         .data_fingerprint = ox_trainer_data_fingerprint(trainer),
         .numerics_hash = ox_trainer_numerics_hash(trainer),
         .best_eval_loss = INFINITY,
@@ -711,10 +712,11 @@ static enum ox_status make_foreign_rows(struct ox_trainer *trainer) {
 
 enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     char origin[OX_PATH_BYTES];
-    snprintf(origin, sizeof origin, "%s", ox_hf_has_weights(trainer->folder) ? trainer->config.model : "fresh weights");
-    const char *const resume = trainer->config.resume_from_checkpoint;
+    snprintf(origin, sizeof origin, "%s",
+             ox_hf_has_weights(trainer->folder) ? trainer->config.files.model : "fresh weights");
+    const char *const resume = trainer->config.files.resume_from_checkpoint;
     enum ox_status status = trainer->input.data_count > 0 ? tell_plan(trainer) : OX_OK;
-    if (status == OX_OK && resume[0] == '\0' && !trainer->config.overwrite_output_dir) {
+    if (status == OX_OK && resume[0] == '\0' && !trainer->config.files.overwrite_output_dir) {
         status = check_room(trainer); /* before texts are tokenized */
     }
     OX_THEN(status, ox_trainer_check_drive_space(trainer));
@@ -735,7 +737,7 @@ enum ox_status ox_trainer_start(struct ox_trainer *trainer) {
     if (status == OX_OK && resume[0] != '\0' && trainer->state.step < trainer->max_steps) {
         status = check_room(trainer);
     }
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
         status = ox_run_forget_finished(trainer->drives.folders[i]); /* it may get more than a checkpoint has */
     }
     if (status == OX_OK) {

@@ -92,17 +92,18 @@ static enum ox_status compare_options(struct ox_trainer *trainer) {
 }
 
 enum ox_status ox_trainer_join(struct ox_trainer *trainer) {
-    const uint32_t expected = (uint32_t)ox_max_u64(trainer->config.processes, 1);
-    if (expected == 1 || trainer->config.plan_only) {
+    const uint32_t expected = (uint32_t)ox_max_u64(trainer->config.ranks.processes, 1);
+    if (expected == 1 || trainer->config.tool.plan_only) {
         return OX_OK;
     }
-    enum ox_status status = ox_team_open(trainer->config.comm_timeout_ns, &trainer->team);
+    enum ox_status status = ox_team_open(trainer->config.ranks.comm_timeout_ns, &trainer->team);
     if (status == OX_OK && ox_team_count(trainer->team) != expected) {
         status = ox_fail(OX_E_CONFIG, "the launcher says that it has started %u processes, and MPI knows of %u; start "
                          "them with mpirun, or with srun --mpi=pmix", expected, ox_team_count(trainer->team));
     }
     OX_THEN(status, compare_options(trainer));
-    OX_THEN(status, ox_team_share(trainer->team, &trainer->config.clock_s, sizeof trainer->config.clock_s, "the date"));
+    OX_THEN(status, ox_team_share(trainer->team, &trainer->config.tool.clock_s, sizeof trainer->config.tool.clock_s,
+                                  "the date"));
     return status;
 }
 
@@ -164,7 +165,7 @@ enum ox_status ox_trainer_share_machine(struct ox_trainer *trainer) {
 /* A folder of another machine may show what was just written only after a while. */
 enum ox_status ox_trainer_check_shared(const struct ox_trainer *trainer) {
     enum { TRIES = 50, TRY_NS = 200000000 };
-    const char *const folder = trainer->config.output_dir;
+    const char *const folder = trainer->config.files.output_dir;
     bool same = ox_trainer_leads(trainer);
     for (int i = 0; i < TRIES && !same; i++) {
         struct ox_run_identity found;
@@ -267,8 +268,8 @@ static enum ox_status look_in(const struct ox_trainer *trainer, const char *base
 static enum ox_status look_for_others(const struct ox_trainer *trainer, bool remove, uint32_t *processes) {
     enum ox_status status = OX_OK;
     *processes = 0;
-    for (uint32_t i = 0; i < trainer->config.nvme_count && status == OX_OK; i++) {
-        status = look_in(trainer, trainer->config.nvme[i].path, remove, processes);
+    for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
+        status = look_in(trainer, trainer->config.memory.nvme[i].path, remove, processes);
     }
     return status;
 }

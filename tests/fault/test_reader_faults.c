@@ -292,9 +292,9 @@ static enum ox_status work_config(void) {
     ox_config_init(&config);
     enum ox_status status = ox_config_load_yaml(&config, test_path("run.yaml"), OX_CMD_TRAIN);
     if (status == OX_OK) {
-        see(config.model, strlen(config.model));
-        see(&config.max_steps, sizeof config.max_steps);
-        see(config.nvme[1].path, strlen(config.nvme[1].path));
+        see(config.files.model, strlen(config.files.model));
+        see(&config.train.max_steps, sizeof config.train.max_steps);
+        see(config.memory.nvme[1].path, strlen(config.memory.nvme[1].path));
         status = ox_config_to_yaml(&config, OX_CMD_TRAIN, &text);
     }
     if (status == OX_OK) {

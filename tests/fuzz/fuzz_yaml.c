@@ -11,12 +11,15 @@ static const char *path, *path_again;
 static struct ox_config fresh, config, again; /* tens of kilobytes */
 
 static bool same_lists(void) {
-    bool same = config.data_count == again.data_count && config.nvme_count == again.nvme_count;
-    for (uint32_t i = 0; same && i < config.data_count; i++) {
-        same = strcmp(config.data[i].path, again.data[i].path) == 0 && config.data[i].weight == again.data[i].weight;
+    bool same =
+        config.files.data_count == again.files.data_count && config.memory.nvme_count == again.memory.nvme_count;
+    for (uint32_t i = 0; same && i < config.files.data_count; i++) {
+        same = strcmp(config.files.data[i].path, again.files.data[i].path) == 0 &&
+               config.files.data[i].weight == again.files.data[i].weight;
     }
-    for (uint32_t i = 0; same && i < config.nvme_count; i++) {
-        same = strcmp(config.nvme[i].path, again.nvme[i].path) == 0 && config.nvme[i].bytes == again.nvme[i].bytes;
+    for (uint32_t i = 0; same && i < config.memory.nvme_count; i++) {
+        same = strcmp(config.memory.nvme[i].path, again.memory.nvme[i].path) == 0 &&
+               config.memory.nvme[i].bytes == again.memory.nvme[i].bytes;
     }
     return same;
 }

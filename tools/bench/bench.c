@@ -62,7 +62,7 @@ double ox_bench_value(const struct ox_bench *bench, const char *fmt, ...) {
 
 void ox_bench_note(const struct ox_bench *bench, const char *fmt, ...) {
     FILE *const out = bench->json ? stderr : stdout;
-    if (bench->config->quiet) {
+    if (bench->config->tool.quiet) {
         return;
     }
     va_list args;
@@ -105,7 +105,7 @@ double ox_bench_median_ratio(const double *a, const double *b, uint32_t count) {
 /* ---- rounds, threads, memory ----------------------------------------------------------------------------- */
 
 uint32_t ox_bench_rounds(const struct ox_bench *bench, uint32_t full, uint32_t brief) {
-    return bench->config->rounds != 0 ? (uint32_t)bench->config->rounds : bench->brief ? brief : full;
+    return bench->config->bench.rounds != 0 ? (uint32_t)bench->config->bench.rounds : bench->brief ? brief : full;
 }
 
 uint32_t ox_bench_threads(uint64_t request) {

@@ -330,7 +330,7 @@ static enum ox_status measure_passes(struct comparison *comparison) {
 /* ---- the part ------------------------------------------------------------------------------------------------ */
 
 static bool wants(const struct ox_bench *bench, enum ox_moments moments) {
-    const char *const request = bench->config->state_format;
+    const char *const request = bench->config->bench.state_format;
     return strcmp(request, "all") == 0 || strcmp(request, ox_moments_name(moments)) == 0;
 }
 
@@ -355,14 +355,15 @@ static enum ox_status measure_all(struct comparison *comparison) {
 static enum ox_status set_up(struct comparison *comparison) {
     const struct ox_config *const config = comparison->bench->config;
     const uint64_t default_params = (comparison->bench->brief ? BRIEF_MEGAPARAMS : FULL_MEGAPARAMS) * OX_MIB;
-    comparison->params = config->size_bytes == 0 ? default_params : config->size_bytes / PARAM_BYTES / GRAIN * GRAIN;
+    comparison->params =
+        config->bench.size_bytes == 0 ? default_params : config->bench.size_bytes / PARAM_BYTES / GRAIN * GRAIN;
     comparison->rounds = ox_bench_rounds(comparison->bench, 9, 3);
     if (comparison->params == 0) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the planes; give at least %dB",
-                       config->size_bytes, PARAM_BYTES * GRAIN);
+                       config->bench.size_bytes, PARAM_BYTES * GRAIN);
     }
-    enum ox_status status = ox_isa_pick(config->isa, &comparison->isa);
-    OX_THEN(status, ox_pool_open(ox_bench_threads(config->optimizer_threads), &comparison->pool));
+    enum ox_status status = ox_isa_pick(config->place.isa, &comparison->isa);
+    OX_THEN(status, ox_pool_open(ox_bench_threads(config->place.optimizer_threads), &comparison->pool));
     OX_THEN(status, ox_bench_arena_open("adam", comparison->params * PARAM_BYTES + 32 * OX_MIB, &comparison->arena));
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};

@@ -173,7 +173,7 @@ static const uint64_t usual_sizes[SIZES] = {64 << 10, 1 << 20, 16 << 20};
 /* Lists the numbers of ranks that are measured, from 2 on; returns how many. */
 static uint32_t rank_counts(const struct ox_bench *bench, uint32_t out[OX_BENCH_THREAD_COUNTS_MAX]) {
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
-    const uint32_t all = ox_bench_threads(bench->config->compute_threads);
+    const uint32_t all = ox_bench_threads(bench->config->place.compute_threads);
     const uint32_t most = all < 2 ? 2 : all < OX_COMM_RANKS_MAX ? all : OX_COMM_RANKS_MAX;
     const uint32_t count = ox_bench_thread_counts(most, counts);
     memcpy(out, counts + 1, (count - 1) * sizeof *out);
@@ -181,7 +181,7 @@ static uint32_t rank_counts(const struct ox_bench *bench, uint32_t out[OX_BENCH_
 }
 
 void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out) {
-    const uint64_t requested = bench->config->size_bytes;
+    const uint64_t requested = bench->config->bench.size_bytes;
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
     const uint32_t count = rank_counts(bench, counts);
     out->comm_count = 0;
@@ -200,7 +200,7 @@ void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out) {
 }
 
 enum ox_status ox_bench_comm(struct ox_bench *bench) {
-    const uint64_t requested = bench->config->size_bytes, least = 64 * OX_COMM_RANKS_MAX;
+    const uint64_t requested = bench->config->bench.size_bytes, least = 64 * OX_COMM_RANKS_MAX;
     if (requested != 0 && requested < least) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few; give at least %" PRIu64 "B", requested,
                        least);

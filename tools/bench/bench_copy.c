@@ -65,7 +65,7 @@ static enum ox_status measure(struct ox_bench *bench, struct copying *copying, u
 }
 
 enum ox_status ox_bench_copy(struct ox_bench *bench) {
-    const uint64_t least = 2 * LINE * GRAIN, requested = bench->config->size_bytes;
+    const uint64_t least = 2 * LINE * GRAIN, requested = bench->config->bench.size_bytes;
     const uint64_t bytes = requested != 0 ? requested / least * least : bench->brief ? OX_GIB / 2 : OX_GIB;
     struct copying copying = {.lines = bytes / 2 / LINE, .rounds = ox_bench_rounds(bench, 9, 3)};
     if (bytes == 0) {
@@ -80,7 +80,7 @@ enum ox_status ox_bench_copy(struct ox_bench *bench) {
     copying.loop.from = copying.arena.base + bytes / 2;
     memset(copying.arena.base, 1, bytes);
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
-    const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
+    const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->place.compute_threads), counts);
     char size[OX_SIZE_TEXT_BYTES];
     ox_bench_note(bench, "copy: two halves of %s, median of %" PRIu32 " rounds", ox_size_text(bytes / 2, size),
                   copying.rounds);

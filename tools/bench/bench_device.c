@@ -76,12 +76,12 @@ static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct o
 }
 
 enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
-    if (bench->config->device == OX_DEVICE_CHOICE_CPU || bench->gpu != NULL) {
+    if (bench->config->memory.device == OX_DEVICE_CHOICE_CPU || bench->gpu != NULL) {
         return OX_OK;
     }
     enum ox_status status = allocate(&bench->gpu);
     if (status == OX_OK) {
-        const uint64_t size = bench->config->size_bytes;
+        const uint64_t size = bench->config->bench.size_bytes;
         status = open_gpu(ox_align_up(size > 0 ? ox_min_u64(LEAD_BYTES, size / 4) : (uint64_t)LEAD_BYTES, 4096), false,
                           bench->gpu);
     }
@@ -92,7 +92,7 @@ enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
         return OX_OK;
     }
     ox_bench_device_close(&bench->gpu);
-    return status == OX_E_DEVICE && bench->config->device == OX_DEVICE_CHOICE_AUTO ? OX_OK : status;
+    return status == OX_E_DEVICE && bench->config->memory.device == OX_DEVICE_CHOICE_AUTO ? OX_OK : status;
 }
 
 enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {

@@ -108,7 +108,7 @@ static void add_shapes(struct gemms *gemms, const struct ox_bench *bench) {
 /* Halves the shapes, of a model only the rows, until they fit in --size if that is given; false when they cannot be
  * halved further. */
 static bool choose_shapes(struct gemms *gemms, const struct ox_bench *bench) {
-    const uint64_t size = bench->config->size_bytes;
+    const uint64_t size = bench->config->bench.size_bytes;
     add_shapes(gemms, bench);
     count_elems(gemms);
     for (uint64_t before = UINT64_MAX; size != 0 && bytes_of(gemms) > size;) {
@@ -224,7 +224,7 @@ static enum ox_status measure_bf16(struct ox_bench *bench, const struct gemms *g
     struct ox_measure_rig rig;
     const struct ox_probe_room room = {.bytes = bytes, .least = bytes};
     enum ox_status status =
-        ox_measure_rig_open(ox_bench_threads(bench->config->compute_threads), OX_REAL_BF16, &room, &rig);
+        ox_measure_rig_open(ox_bench_threads(bench->config->place.compute_threads), OX_REAL_BF16, &room, &rig);
     if (status == OX_OK) {
         ox_bench_note(bench, "gemm: linear layers in bf16, forward and backward, by %s", library);
         status = time_layers(bench, gemms, &rig);
@@ -238,7 +238,7 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     if (!choose_shapes(&gemms, bench)) {
         return ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the matrices; give at least %" PRIu64
                        "B",
-                       bench->config->size_bytes, bytes_of(&gemms));
+                       bench->config->bench.size_bytes, bytes_of(&gemms));
     }
     OX_TRY(ox_bench_arena_open("gemm", bytes_of(&gemms), &gemms.arena));
     float *const values = (float *)gemms.arena.base;
@@ -247,7 +247,7 @@ enum ox_status ox_bench_gemm(struct ox_bench *bench) {
     }
     const int threads_before = openblas_get_num_threads();
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
-    const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
+    const uint32_t count = ox_bench_thread_counts(ox_bench_threads(bench->config->place.compute_threads), counts);
     ox_bench_note(bench, "gemm: OpenBLAS, core %s, median of %" PRIu32 " rounds", openblas_get_corename(),
                   gemms.rounds);
     struct ox_probe_load meter;

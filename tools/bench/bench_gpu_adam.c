@@ -48,7 +48,7 @@ static enum ox_status measure(struct ox_bench *bench, struct update *update, enu
 
 enum ox_status ox_bench_gpu_adam(struct ox_bench *bench) {
     struct ox_bench_device *const gpu = bench->gpu;
-    const uint64_t size = bench->config->size_bytes, requested = bench->brief ? BRIEF_PARAMS : FULL_PARAMS;
+    const uint64_t size = bench->config->bench.size_bytes, requested = bench->brief ? BRIEF_PARAMS : FULL_PARAMS;
     const uint64_t most = (size != 0 ? size : gpu->facts.free_bytes / 2) / PARAM_BYTES / 2 / GRAIN * GRAIN;
     const uint64_t params = ox_max_u64(ox_min_u64(most, requested), GRAIN);
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,

@@ -139,7 +139,7 @@ static enum ox_status measure_all(struct gemms *gemms, enum ox_real real) {
 enum ox_status ox_bench_gpu_gemm(struct ox_bench *bench) {
     struct ox_bench_device *const gpu = bench->gpu;
     struct gemms gemms = {.bench = bench, .gpu = gpu, .rounds = ox_bench_rounds(bench, 5, 3)};
-    const uint64_t requested = bench->config->size_bytes;
+    const uint64_t requested = bench->config->bench.size_bytes;
     const struct ox_bench_limit room = {.bytes = bytes_of,
                                        .most = requested != 0 ? requested : gpu->facts.free_bytes / 2};
     void *memory = NULL;

@@ -136,7 +136,7 @@ static uint64_t needed_bytes(const struct measuring *m, uint64_t bytes) {
 
 /* Takes --size; without it, shrinks the default to the drive's allowance. */
 static enum ox_status choose_size(struct measuring *m, const struct ox_nvme_budget *drive) {
-    const uint64_t requested = m->bench->config->size_bytes;
+    const uint64_t requested = m->bench->config->bench.size_bytes;
     uint64_t bytes = requested != 0 ? requested : m->bench->brief ? OX_GIB : 4 * OX_GIB;
     char text[OX_SIZE_TEXT_BYTES], allowed[OX_SIZE_TEXT_BYTES];
     if (requested == 0 && drive->bytes != 0 && needed_bytes(m, bytes) > drive->bytes) {
@@ -172,7 +172,7 @@ static enum ox_status check_space(const struct measuring *m, const struct ox_nvm
 
 /* Selects the requested backend, or both; a brief bench takes the one that a run would use. */
 static void choose_drivers(struct measuring *m, char why[160]) {
-    const char *const request = m->bench->config->io_backend;
+    const char *const request = m->bench->config->memory.io_backend;
     const bool any = strcmp(request, "auto") == 0;
     m->uring_here = ox_io_probe(why) == ox_io_uring();
     m->present[DRIVER_URING] = any ? m->uring_here : strcmp(request, "uring") == 0;
@@ -186,7 +186,7 @@ static void announce(const struct measuring *m, const char *why, const struct ox
     char size[OX_SIZE_TEXT_BYTES];
     ox_bench_note(m->bench, "nvme%" PRIu32 ": %s, %s in blocks of %d KiB, depth %" PRIu32 ", median of %" PRIu32
                   " rounds; %s%s; %s; buffers %sregistered%s%s", m->drive_idx,
-                  m->bench->config->nvme[m->drive_idx].path, ox_size_text(m->target.bytes, size),
+                  m->bench->config->memory.nvme[m->drive_idx].path, ox_size_text(m->target.bytes, size),
                   OX_PROBE_HI_BYTES >> 10, m->target.depth, m->rounds,
                   drive->direct ? "direct I/O" : "NOT direct I/O: ", drive->note, why,
                   queue->registered_buffers ? "" : "not ", queue->note[0] != '\0' ? ": " : "", queue->note);
@@ -200,7 +200,7 @@ static void announce(const struct measuring *m, const char *why, const struct ox
 
 static void record_drive(struct measuring *m, const struct ox_drive_info *drive) {
     m->bench->drives[m->bench->drive_count++] = (struct ox_bench_drive){
-        .path = m->bench->config->nvme[m->drive_idx].path,
+        .path = m->bench->config->memory.nvme[m->drive_idx].path,
         .backend = driver_names[m->present[DRIVER_URING] ? DRIVER_URING : DRIVER_THREADS],
         .direct = drive->direct, .bytes = m->target.bytes};
 }
@@ -251,19 +251,19 @@ static enum ox_status measure_drive(struct measuring *m, const struct ox_nvme_bu
 
 enum ox_status ox_bench_nvme(struct ox_bench *bench) {
     const struct ox_config *const config = bench->config;
-    if (config->nvme_count == 0) {
+    if (config->memory.nvme_count == 0) {
         return ox_fail(OX_E_CONFIG, "--nvme is missing; name a folder on the drive to measure");
     }
     struct measuring *const m = calloc(1, sizeof *m);
     enum ox_status status = m != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory to measure with");
-    for (uint32_t i = 0; i < config->nvme_count && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < config->memory.nvme_count && status == OX_OK; i++) {
         memset(m, 0, sizeof *m);
         m->bench = bench;
         m->drive_idx = i;
         m->rounds = ox_bench_rounds(bench, 3, 2);
         m->with_store = !bench->brief;
-        m->target.depth = (uint32_t)config->queue_depth;
-        status = measure_drive(m, &config->nvme[i]);
+        m->target.depth = (uint32_t)config->memory.queue_depth;
+        status = measure_drive(m, &config->memory.nvme[i]);
     }
     free(m);
     return status;

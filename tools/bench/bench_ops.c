@@ -163,7 +163,7 @@ static enum ox_status compare_attention(struct measuring *m) {
 /* ---- the part -------------------------------------------------------------------------------------------- */
 
 static enum ox_status choose_shape(struct measuring *m) {
-    const uint64_t requested = m->bench->config->size_bytes;
+    const uint64_t requested = m->bench->config->bench.size_bytes;
     struct ox_memory memory;
     ox_memory_read("", &memory);
     const uint64_t usual = m->bench->gpu != NULL          ? m->device->facts.free_bytes / 2
@@ -175,7 +175,7 @@ static enum ox_status choose_shape(struct measuring *m) {
 }
 
 static enum ox_status measure_all(struct measuring *m) {
-    const uint64_t requested = m->bench->config->size_bytes;
+    const uint64_t requested = m->bench->config->bench.size_bytes;
     const bool gpu = m->device->compute.device == OX_DEVICE_CUDA;
     const uint64_t copy_bytes = gpu ? COPY_BYTES : COPY_BYTES_CPU;
     void *memory = NULL;
@@ -209,9 +209,9 @@ static enum ox_status measure_all(struct measuring *m) {
 enum ox_status ox_bench_ops(struct ox_bench *bench) {
     struct measuring m = {.bench = bench, .device = bench->gpu, .rounds = ox_bench_rounds(bench, 9, 3)};
     struct ox_bench_device *cpu = NULL;
-    enum ox_status status = ox_isa_pick(bench->config->isa, &m.tensors.isa);
+    enum ox_status status = ox_isa_pick(bench->config->place.isa, &m.tensors.isa);
     if (status == OX_OK && bench->gpu == NULL) {
-        status = ox_bench_cpu_open(ox_bench_threads(bench->config->compute_threads), &cpu);
+        status = ox_bench_cpu_open(ox_bench_threads(bench->config->place.compute_threads), &cpu);
         m.device = cpu;
     }
     if (status == OX_OK && bench->gpu != NULL) {

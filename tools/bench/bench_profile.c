@@ -57,7 +57,7 @@ static json_t *drives_json(const struct ox_bench *bench) {
 static json_t *threads_json(const struct ox_bench *bench, const char *part, const char *const *keys, unsigned count) {
     json_t *const list = json_array();
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
-    const uint32_t lines = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts);
+    const uint32_t lines = ox_bench_thread_counts(ox_bench_threads(bench->config->place.compute_threads), counts);
     for (uint32_t i = 0; i < lines && list != NULL; i++) {
         if (ox_bench_value(bench, "%s.%s.threads_%" PRIu32, part, keys[0], counts[i]) == 0.0) {
             continue;
@@ -100,14 +100,15 @@ static json_t *measured_json(const struct ox_bench *bench, const struct ox_docto
 static double of_most_threads(const struct ox_bench *bench, const char *what) {
     uint32_t counts[OX_BENCH_THREAD_COUNTS_MAX];
     double value = 0.0;
-    for (uint32_t i = ox_bench_thread_counts(ox_bench_threads(bench->config->compute_threads), counts); i > 0; i--) {
+    for (uint32_t i = ox_bench_thread_counts(ox_bench_threads(bench->config->place.compute_threads), counts); i > 0;
+         i--) {
         value = value > 0.0 ? value : ox_bench_value(bench, "%s.threads_%" PRIu32, what, counts[i - 1]);
     }
     return value;
 }
 
 static void fill_adam(const struct ox_bench *bench, struct ox_machine_adam *out) {
-    out->threads = ox_bench_threads(bench->config->optimizer_threads);
+    out->threads = ox_bench_threads(bench->config->place.optimizer_threads);
     for (unsigned i = 0; i < OX_MOMENTS_COUNT; i++) {
         out->seconds[i] =
             1e-9 * ox_bench_value(bench, "adam.adamw.%s.grad_f32.time", ox_moments_name(i));
@@ -128,7 +129,7 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     struct ox_memory memory;
     ox_memory_read("", &memory);
     out->memory_bytes = memory.limit < memory.total ? memory.limit : memory.total;
-    out->cores = ox_bench_threads(bench->config->compute_threads);
+    out->cores = ox_bench_threads(bench->config->place.compute_threads);
     out->dram_rate = dram_rate(bench);
     out->core_flops = ox_bench_value(bench, "gemm.all.threads_1");
     out->flops = of_most_threads(bench, "gemm.all");
@@ -189,7 +190,7 @@ enum ox_status ox_bench_profile_write(const struct ox_bench *bench, const char *
     static struct ox_machine machine; /* tens of kilobytes */
     static struct ox_doctor doctor;   /* half a megabyte */
     enum ox_isa isa = OX_ISA_SCALAR;
-    OX_TRY(ox_isa_pick(bench->config->isa, &isa));
+    OX_TRY(ox_isa_pick(bench->config->place.isa, &isa));
     memset(&machine, 0, sizeof machine);
     memset(&doctor, 0, sizeof doctor);
     ox_doctor_machine(&doctor);

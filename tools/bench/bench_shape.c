@@ -54,7 +54,7 @@ bool ox_bench_shape_choose(const struct ox_bench *bench, const struct ox_bench_d
 enum ox_status ox_bench_shape_refuse(const struct ox_bench *bench, const struct ox_bench_limit *room,
                                      const struct ox_bench_shape *least) {
     const uint64_t bytes = room->bytes(room->context, least);
-    return bench->config->size_bytes != 0
+    return bench->config->bench.size_bytes != 0
                ? ox_fail(OX_E_CONFIG, "--size: %" PRIu64 " bytes are too few for the tensors; give at least %" PRIu64
                          "B",
                          room->most, bytes)

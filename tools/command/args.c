@@ -309,7 +309,7 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
         return ox_fail(OX_E_CONFIG, "%s has no value; give latest or the folder of a checkpoint, or leave it out",
                        where);
     }
-    if (value[0] == '\0' && strcmp(option->name, "freeze") == 0 && a->config->freeze[0] == '\0') {
+    if (value[0] == '\0' && strcmp(option->name, "freeze") == 0 && a->config->parts.freeze[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "%s has no value, so nothing is frozen; name tensors, or leave it out", where);
     }
     if (value[0] == '=' && value != flag->value && option->type != OX_OPT_PROSE) {
@@ -360,10 +360,10 @@ static enum ox_status fail_stray(const struct arguments *a, const char *argument
     if (length > 5 && (strcmp(argument + length - 5, ".yaml") == 0 || strcmp(argument + length - 4, ".yml") == 0)) {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --config %s", argument, argument);
     }
-    const bool after_drive = a->last != NULL && a->last->type == OX_OPT_NVME && a->config->nvme_count > 0;
+    const bool after_drive = a->last != NULL && a->last->type == OX_OPT_NVME && a->config->memory.nvme_count > 0;
     if (after_drive && ox_size_parse(argument, &bytes)) {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --nvme %s:%s", argument,
-                       a->config->nvme[a->config->nvme_count - 1].path, argument);
+                       a->config->memory.nvme[a->config->memory.nvme_count - 1].path, argument);
     }
     if (a->last != NULL && ox_option_is_list(a->last)) {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s before each of several", argument,
@@ -476,9 +476,9 @@ static void drop_replaced(const struct arguments *a) {
     }
     const bool global = is_seen(a, "global-batch-size"), micro = is_seen(a, "gradient-accumulation-steps");
     if (global && !micro) {
-        a->config->gradient_accumulation_steps = 0;
+        a->config->train.gradient_accumulation_steps = 0;
     } else if (micro && !global) {
-        a->config->global_batch_size = 0;
+        a->config->train.global_batch_size = 0;
     }
 }
 
@@ -486,18 +486,18 @@ static void drop_replaced(const struct arguments *a) {
  * instead. */
 static void pick_measured(const struct arguments *a) {
     struct ox_config *const config = a->config;
-    if (a->command->mask != OX_CMD_EVAL || is_seen(a, "data") || config->output_dir[0] == '\0') {
+    if (a->command->mask != OX_CMD_EVAL || is_seen(a, "data") || config->files.output_dir[0] == '\0') {
         return;
     }
     struct ox_eval_sets sets;
-    if (ox_config_eval_sets(config->eval_data, &sets) == OX_OK && sets.count > 0) { /* else it is refused later */
-        config->data_count = sets.count;
+    if (ox_config_eval_sets(config->files.eval_data, &sets) == OX_OK && sets.count > 0) { /* else it is refused later */
+        config->files.data_count = sets.count;
         for (uint32_t i = 0; i < sets.count; i++) {
-            config->data[i].weight = 1;
-            memcpy(config->data[i].path, sets.sets[i].path, sizeof sets.sets[i].path);
+            config->files.data[i].weight = 1;
+            memcpy(config->files.data[i].path, sets.sets[i].path, sizeof sets.sets[i].path);
         }
     } else if (sets.count == 0) {
-        config->held_share = config->eval_fraction;
+        config->rows.held_share = config->rows.eval_fraction;
     }
 }
 

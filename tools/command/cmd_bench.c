@@ -14,16 +14,16 @@
 /* Checks that the profile can be written, before minutes of measuring. */
 static enum ox_status check_output(const struct ox_config *config) {
     char folder[OX_CONFIG_TEXT_BYTES];
-    if (config->output_dir[0] == '\0') {
+    if (config->files.output_dir[0] == '\0') {
         return OX_OK;
     }
-    if (strcmp(config->what, "all") != 0) {
+    if (strcmp(config->bench.what, "all") != 0) {
         return ox_fail(OX_E_CONFIG, "--output is for the profile of `offload bench all`; remove it");
     }
-    if (ox_path_is_folder(config->output_dir)) {
-        return ox_fail(OX_E_CONFIG, "--output: %s is a folder; name the file to write", config->output_dir);
+    if (ox_path_is_folder(config->files.output_dir)) {
+        return ox_fail(OX_E_CONFIG, "--output: %s is a folder; name the file to write", config->files.output_dir);
     }
-    snprintf(folder, sizeof folder, "%s", config->output_dir);
+    snprintf(folder, sizeof folder, "%s", config->files.output_dir);
     char *const slash = strrchr(folder, '/');
     if (slash == NULL) {
         snprintf(folder, sizeof folder, ".");
@@ -31,14 +31,15 @@ static enum ox_status check_output(const struct ox_config *config) {
         slash[slash == folder] = '\0';
     }
     if (access(folder, W_OK | X_OK) != 0) {
-        return ox_fail_errno(OX_E_CONFIG, errno, "--output: %s cannot be written to %s", config->output_dir, folder);
+        return ox_fail_errno(OX_E_CONFIG, errno, "--output: %s cannot be written to %s", config->files.output_dir,
+                             folder);
     }
     return OX_OK;
 }
 
 /* Sets the sizes that GEMMs and operations are measured at to those of --model. */
 static enum ox_status use_model(struct ox_bench *bench) {
-    const char *const path = bench->config->model, *const what = bench->config->what;
+    const char *const path = bench->config->files.model, *const what = bench->config->bench.what;
     struct ox_hf_folder *folder = NULL;
     if (path[0] == '\0') {
         return OX_OK;
@@ -66,14 +67,14 @@ static enum ox_status run_all(struct ox_bench *bench) {
     enum ox_status status = OX_OK;
     bench->brief = true;
     for (unsigned i = 0; status == OX_OK && i < sizeof parts / sizeof *parts; i++) {
-        if (parts[i] == ox_bench_nvme && bench->config->nvme_count == 0) {
+        if (parts[i] == ox_bench_nvme && bench->config->memory.nvme_count == 0) {
             ox_bench_note(bench, "nvme: skipped; name a folder on each drive with --nvme");
         } else {
             status = parts[i](bench);
         }
     }
-    return status == OX_OK && bench->config->output_dir[0] != '\0'
-               ? ox_bench_profile_write(bench, bench->config->output_dir)
+    return status == OX_OK && bench->config->files.output_dir[0] != '\0'
+               ? ox_bench_profile_write(bench, bench->config->files.output_dir)
                : status;
 }
 
@@ -84,7 +85,7 @@ static enum ox_status run_part(struct ox_bench *bench) {
     } parts[] = {{"adam", ox_bench_adam}, {"nvme", ox_bench_nvme}, {"gemm", ox_bench_gemm}, {"copy", ox_bench_copy},
                  {"ops", ox_bench_ops}, {"comm", ox_bench_comm}, {"all", run_all}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (strcmp(bench->config->what, parts[i].name) == 0) {
+        if (strcmp(bench->config->bench.what, parts[i].name) == 0) {
             const enum ox_status status = parts[i].run == ox_bench_nvme ? OX_OK : ox_bench_gpu_open(bench);
             return status == OX_OK ? parts[i].run(bench) : status;
         }
@@ -94,7 +95,7 @@ static enum ox_status run_part(struct ox_bench *bench) {
 
 int ox_cmd_bench(const struct ox_config *config) {
     static struct ox_bench bench; /* tens of kilobytes */
-    bench = (struct ox_bench){.config = config, .json = strcmp(config->format, "json") == 0};
+    bench = (struct ox_bench){.config = config, .json = strcmp(config->tool.format, "json") == 0};
     enum ox_status status = check_output(config);
     OX_THEN(status, use_model(&bench));
     if (status == OX_OK) {
@@ -108,7 +109,7 @@ int ox_cmd_bench(const struct ox_config *config) {
     if (status != OX_OK) {
         return ox_cmd_exit(status);
     }
-    if (config->strict && bench.missed_count > 0) {
+    if (config->bench.strict && bench.missed_count > 0) {
         fprintf(stderr, "offload: %" PRIu32 " figure%s below %s\n", bench.missed_count,
                 bench.missed_count == 1 ? " is" : "s are", bench.missed_count == 1 ? "its limit" : "their limits");
         return OX_EXIT_FAILED;

@@ -13,32 +13,32 @@ static enum ox_status write_page(const void *comparison, FILE *out) {
 static enum ox_status compare(const struct ox_config *config) {
     const char *paths[OX_CONFIG_DATA_MAX];
     struct ox_comparison comparison;
-    for (uint32_t i = 0; i < config->data_count; i++) {
-        paths[i] = config->data[i].path;
-        if (config->data[i].weight != 1) {
+    for (uint32_t i = 0; i < config->files.data_count; i++) {
+        paths[i] = config->files.data[i].path;
+        if (config->files.data[i].weight != 1) {
             return ox_fail(OX_E_CONFIG, "%s: a run has no weight; leave it out", paths[i]);
         }
     }
-    enum ox_status status = ox_comparison_open(paths, config->data_count, &comparison);
+    enum ox_status status = ox_comparison_open(paths, config->files.data_count, &comparison);
     if (status != OX_OK) {
         return status;
     }
-    if (config->output_dir[0] != '\0') {
-        status = ox_cmd_write_file(config->output_dir, write_page, &comparison);
+    if (config->files.output_dir[0] != '\0') {
+        status = ox_cmd_write_file(config->files.output_dir, write_page, &comparison);
     }
-    OX_THEN(status, strcmp(config->format, "json") == 0
+    OX_THEN(status, strcmp(config->tool.format, "json") == 0
                         ? ox_print_json(stdout, ox_comparison_json(&comparison),
                                         JSON_INDENT(2) | JSON_REAL_PRECISION(9), "the comparison")
                         : ox_comparison_text(&comparison, stdout));
-    if (status == OX_OK && config->output_dir[0] != '\0') {
-        ox_log(OX_LOG_INFO, "wrote the page %s", config->output_dir);
+    if (status == OX_OK && config->files.output_dir[0] != '\0') {
+        ox_log(OX_LOG_INFO, "wrote the page %s", config->files.output_dir);
     }
     ox_comparison_close(&comparison);
     return status;
 }
 
 int ox_cmd_compare(const struct ox_config *config) {
-    return ox_cmd_exit(config->data_count > 0 ? compare(config)
+    return ox_cmd_exit(config->files.data_count > 0 ? compare(config)
                                               : ox_fail(OX_E_CONFIG, "--runs is missing; name the folders of runs: "
                                                         "`offload compare RUN RUN --output page.html`"));
 }

@@ -79,12 +79,12 @@ int ox_cmd_doctor(const struct ox_config *config) {
     ox_doctor_drives(doctor, config);
     ox_doctor_gpu(doctor, &(struct ox_doctor_gpu_paths){0});
     enum ox_status status = OX_OK;
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         status = print_json(doctor);
     } else {
         print_text(doctor);
     }
-    if (config->strict) {
+    if (config->bench.strict) {
         OX_THEN(status, check_usable(doctor));
     }
     free(doctor);

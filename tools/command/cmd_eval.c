@@ -93,11 +93,13 @@ static void warn_of_untrained(const struct ox_config *config) {
     static struct ox_config record; /* tens of kilobytes */
     char path[OX_PATH_BYTES], newest[OX_PATH_BYTES];
     ox_config_init(&record);
-    if (config->output_dir[0] != '\0' && ox_path_join(config->output_dir, "config.resolved.yaml", path) == OX_OK &&
-        ox_path_is_file(path) && ox_config_load_yaml(&record, path, OX_CMD_EVAL) == OX_OK &&
-        strcmp(record.model, config->model) == 0 && ox_checkpoint_find_latest(config->output_dir, newest) == OX_OK) {
+    if (config->files.output_dir[0] != '\0' &&
+        ox_path_join(config->files.output_dir, "config.resolved.yaml", path) == OX_OK && ox_path_is_file(path) &&
+        ox_config_load_yaml(&record, path, OX_CMD_EVAL) == OX_OK &&
+        strcmp(record.files.model, config->files.model) == 0 &&
+        ox_checkpoint_find_latest(config->files.output_dir, newest) == OX_OK) {
         ox_log(OX_LOG_WARN, "%s is the model that the run began with; to measure what it has trained, add --model %s",
-               config->model, newest);
+               config->files.model, newest);
     }
 }
 
@@ -106,17 +108,17 @@ static void warn_of_trained(const struct ox_config *config) {
     static struct ox_config record; /* tens of kilobytes */
     char run[OX_PATH_BYTES], path[OX_PATH_BYTES];
     ox_config_init(&record);
-    snprintf(run, sizeof run, "%s/..", config->model);
-    if (config->held_share > 0 || ox_path_join(run, "config.resolved.yaml", path) != OX_OK || !ox_path_is_file(path) ||
-        ox_config_load_yaml(&record, path, OX_CMD_EVAL) != OX_OK) {
+    snprintf(run, sizeof run, "%s/..", config->files.model);
+    if (config->rows.held_share > 0 || ox_path_join(run, "config.resolved.yaml", path) != OX_OK ||
+        !ox_path_is_file(path) || ox_config_load_yaml(&record, path, OX_CMD_EVAL) != OX_OK) {
         return;
     }
-    for (uint32_t i = 0; i < config->data_count; i++) {
-        for (uint32_t k = 0; k < record.data_count; k++) {
-            if (ox_files_are_same(config->data[i].path, record.data[k].path)) {
+    for (uint32_t i = 0; i < config->files.data_count; i++) {
+        for (uint32_t k = 0; k < record.files.data_count; k++) {
+            if (ox_files_are_same(config->files.data[i].path, record.files.data[k].path)) {
                 ox_log(OX_LOG_WARN, "%s: the run of this model was trained on it, so the loss tells little of other "
                        "text; give other --data, or the run's --config, with which its held-out rows are measured",
-                       config->data[i].path);
+                       config->files.data[i].path);
                 break;
             }
         }
@@ -127,13 +129,13 @@ int ox_cmd_eval(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     own = *given;
     const struct ox_config *const config = &own;
-    struct output output = {.json = strcmp(config->format, "json") == 0,
-                            .several = config->data_count > 1,
-                            .quiet = config->quiet,
-                            .model = config->model,
+    struct output output = {.json = strcmp(config->tool.format, "json") == 0,
+                            .several = config->files.data_count > 1,
+                            .quiet = config->tool.quiet,
+                            .model = config->files.model,
                             .files = json_array()};
     struct ox_eval_source total;
-    enum ox_status status = ox_run_find_model(given->model, own.model);
+    enum ox_status status = ox_run_find_model(given->files.model, own.files.model);
     if (status == OX_OK) {
         warn_of_untrained(config);
         warn_of_trained(config);

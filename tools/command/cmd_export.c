@@ -17,12 +17,12 @@ static const uint64_t shard_bytes_max = UINT64_C(5000000000);
 
 static enum ox_status report(const struct ox_config *config, const char *source, enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
-    OX_TRY(ox_hf_open(config->output_dir, true, &folder));
+    OX_TRY(ox_hf_open(config->files.output_dir, true, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
     const uint64_t bytes = ox_hf_bytes(model, dtype);
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         json_t *const object =
-            json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "source", source, "path", config->output_dir,
+            json_pack("{s:s, s:s, s:s, s:s, s:I, s:I}", "source", source, "path", config->files.output_dir,
                       "family", model->config.family, "dtype", ox_dtype_name(dtype), "parameters",
                       (json_int_t)model->param_count, "bytes", (json_int_t)bytes);
         char *const text = object != NULL ? json_dumps(object, JSON_INDENT(2)) : NULL;
@@ -31,7 +31,7 @@ static enum ox_status report(const struct ox_config *config, const char *source,
         json_decref(object);
     } else {
         char text[OX_SIZE_TEXT_BYTES];
-        printf("%s: %s, %" PRIu64 " parameters as %s, %s, from %s\n", config->output_dir,
+        printf("%s: %s, %" PRIu64 " parameters as %s, %s, from %s\n", config->files.output_dir,
                model->config.family, model->param_count, ox_dtype_name(dtype), ox_size_text(bytes, text),
                source);
     }
@@ -43,7 +43,7 @@ static enum ox_status report(const struct ox_config *config, const char *source,
 static enum ox_status write_model(const struct ox_config *config, const char *model, const char *adapter,
                                   bool merges) {
     char source[OX_CONFIG_TEXT_BYTES], found[OX_CONFIG_TEXT_BYTES] = "";
-    enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
+    enum ox_dtype dtype = ox_dtype_of_word(config->save.save_dtype);
     enum ox_status status = ox_run_find_model(model, source);
     OX_THEN(status, ox_hf_check_file(source, true));
     if (status == OX_OK && adapter[0] != '\0') {
@@ -54,25 +54,25 @@ static enum ox_status write_model(const struct ox_config *config, const char *mo
         status = ox_fail(OX_E_CONFIG, "%s: holds no adapter (adapter_config.json); give the folder of one, from PEFT "
                          "or a run with --lora-r", last);
     }
-    if (status == OX_OK && strcmp(config->save_dtype, "auto") == 0) {
+    if (status == OX_OK && strcmp(config->save.save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
     }
-    OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->use_ema, config->output_dir,
-                                     dtype, shard_bytes_max));
+    OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->optim.use_ema,
+                                     config->files.output_dir, dtype, shard_bytes_max));
     return status == OX_OK ? report(config, source, dtype) : status;
 }
 
 int ox_cmd_export(const struct ox_config *config) {
-    return ox_cmd_exit(write_model(config, config->model, config->adapter, false));
+    return ox_cmd_exit(write_model(config, config->files.model, config->parts.adapter, false));
 }
 
 int ox_cmd_merge(const struct ox_config *config) {
-    if (config->model[0] == '\0' && config->adapter[0] == '\0') {
+    if (config->files.model[0] == '\0' && config->parts.adapter[0] == '\0') {
         return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--adapter is missing; give the folder of one, from PEFT or a run"));
     }
-    const bool named = config->model[0] != '\0'; /* else the adapter names its model */
-    const char *const model = named ? config->model : config->adapter;
-    return ox_cmd_exit(write_model(config, model, named ? config->adapter : "", true));
+    const bool named = config->files.model[0] != '\0'; /* else the adapter names its model */
+    const char *const model = named ? config->files.model : config->parts.adapter;
+    return ox_cmd_exit(write_model(config, model, named ? config->parts.adapter : "", true));
 }
 
 /* ---- average ------------------------------------------------------------------------------------------ */
@@ -116,7 +116,7 @@ static enum ox_status add_sources(struct sources *sources, const struct ox_data_
 
 static enum ox_status average(const struct ox_config *config, struct sources *sources) {
     const char *paths[4096];
-    enum ox_dtype dtype = ox_dtype_of_word(config->save_dtype);
+    enum ox_dtype dtype = ox_dtype_of_word(config->save.save_dtype);
     if (sources->count < 2 || sources->count > sizeof paths / sizeof *paths) {
         return ox_fail(OX_E_CONFIG, "%s: %s; give two or more checkpoints, or the folder of a run that has kept some "
                        "(--save-total-limit)", sources->paths[0],
@@ -125,8 +125,8 @@ static enum ox_status average(const struct ox_config *config, struct sources *so
     for (uint32_t i = 0; i < sources->count; i++) {
         paths[i] = sources->paths[i];
     }
-    enum ox_status status = strcmp(config->save_dtype, "auto") == 0 ? ox_export_dtype(paths[0], &dtype) : OX_OK;
-    OX_THEN(status, ox_export_mean(paths, sources->count, config->output_dir, dtype, shard_bytes_max));
+    enum ox_status status = strcmp(config->save.save_dtype, "auto") == 0 ? ox_export_dtype(paths[0], &dtype) : OX_OK;
+    OX_THEN(status, ox_export_mean(paths, sources->count, config->files.output_dir, dtype, shard_bytes_max));
     char text[OX_PATH_BYTES + 64];
     snprintf(text, sizeof text, "the mean of %" PRIu32 " folders, %.900s to %.900s", sources->count, paths[0],
              paths[sources->count - 1]);
@@ -135,13 +135,13 @@ static enum ox_status average(const struct ox_config *config, struct sources *so
 
 int ox_cmd_average(const struct ox_config *config) {
     struct sources sources = {0};
-    enum ox_status status = config->data_count > 0 && config->output_dir[0] != '\0'
+    enum ox_status status = config->files.data_count > 0 && config->files.output_dir[0] != '\0'
                                 ? OX_OK
                                 : ox_fail(OX_E_CONFIG, "--%s is missing: `offload average CHECKPOINT CHECKPOINT "
                                           "--output DIR`, or `offload average RUN --output DIR`",
-                                          config->data_count > 0 ? "output" : "models");
-    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        status = add_sources(&sources, &config->data[i]);
+                                          config->files.data_count > 0 ? "output" : "models");
+    for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
+        status = add_sources(&sources, &config->files.data[i]);
     }
     OX_THEN(status, average(config, &sources));
     free(sources.paths);

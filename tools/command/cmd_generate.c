@@ -44,18 +44,18 @@ static enum ox_status read_stops(struct ox_ids *stops, const char *where, const 
 static enum ox_status find_stops(struct ox_generating *g) {
     char path[OX_PATH_BYTES];
     json_t *json = NULL;
-    if (g->config->ignore_eos) {
+    if (g->config->write.ignore_eos) {
         return OX_OK;
     }
-    enum ox_status status = read_stops(&g->stops, g->config->model, ox_hf_config(g->folder));
-    OX_THEN(status, ox_path_join(g->config->model, "generation_config.json", path));
+    enum ox_status status = read_stops(&g->stops, g->config->files.model, ox_hf_config(g->folder));
+    OX_THEN(status, ox_path_join(g->config->files.model, "generation_config.json", path));
     if (status == OX_OK && ox_path_exists(path)) {
         status = ox_json_load(path, JSON_BYTES_MAX, &json);
         OX_THEN(status, read_stops(&g->stops, path, json));
         json_decref(json);
     }
     OX_THEN(status, ox_ids_add(&g->stops, g->tokenizer != NULL ? ox_tokenizer_eos(g->tokenizer) : -1));
-    return status == OX_OK && g->config->chat ? ox_chat_ends_of_turn(g->renderer, &g->stops) : status;
+    return status == OX_OK && g->config->write.chat ? ox_chat_ends_of_turn(g->renderer, &g->stops) : status;
 }
 
 static bool is_stop(const struct ox_generating *g, int32_t id) {
@@ -150,20 +150,20 @@ static double seconds_since(uint64_t start_ns) {
 }
 
 static uint32_t threads_of(const struct ox_config *config) {
-    return config->compute_threads > 0 ? (uint32_t)config->compute_threads : ox_processor_count();
+    return config->place.compute_threads > 0 ? (uint32_t)config->place.compute_threads : ox_processor_count();
 }
 
 static struct ox_host_claim claim_of(const struct ox_generating *g) {
     const uint32_t threads = threads_of(g->config);
     return (struct ox_host_claim){
-        .host_bytes = g->config->host_mem_bytes,
+        .host_bytes = g->config->memory.host_mem_bytes,
         .address_bytes = threads * OX_CPU_THREAD_ADDRESS_BYTES,
         .beside_bytes = ox_fixed_overhead_bytes(threads, 0, 0) + (g->on_gpu ? (uint64_t)OX_CUDA_HOST_BYTES : 0)};
 }
 
 /* The CPU computes in host memory alone. */
 static enum ox_status pick_cpu(const struct ox_config *config) {
-    return config->device_mem_bytes == 0 ? OX_OK
+    return config->memory.device_mem_bytes == 0 ? OX_OK
                                          : ox_fail(OX_E_CONFIG, "--device-mem: generating on the CPU takes host memory "
                                                    "alone; give --host-mem, or --device cuda where there is a GPU");
 }
@@ -182,8 +182,8 @@ static void warn_of_gpu(void) {
  * CPU. */
 static enum ox_status pick_device(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
-    uint64_t process_bytes = OX_CUDA_PROCESS_BYTES, bytes = config->device_mem_bytes;
-    if (config->device == OX_DEVICE_CHOICE_CPU) {
+    uint64_t process_bytes = OX_CUDA_PROCESS_BYTES, bytes = config->memory.device_mem_bytes;
+    if (config->memory.device == OX_DEVICE_CHOICE_CPU) {
         return pick_cpu(config);
     }
     enum ox_status status = ox_cuda_device_look(&g->cuda, &g->gpu, &process_bytes);
@@ -191,7 +191,7 @@ static enum ox_status pick_device(struct ox_generating *g) {
     if (status == OX_OK && bytes == 0) {
         status = ox_cuda_memory_free(&memory, &bytes);
     }
-    if (status != OX_OK && config->device == OX_DEVICE_CHOICE_AUTO) {
+    if (status != OX_OK && config->memory.device == OX_DEVICE_CHOICE_AUTO) {
         warn_of_gpu();
         return pick_cpu(config);
     }
@@ -216,7 +216,7 @@ static enum ox_status open_generator(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
     const struct ox_model_config *const model = &ox_hf_model(g->folder)->config;
     const uint64_t room = g->prompt_count < model->contexts ? model->contexts - g->prompt_count : 0;
-    if (g->prompt_count + (config->max_new_tokens > 0) > model->contexts) {
+    if (g->prompt_count + (config->write.max_new_tokens > 0) > model->contexts) {
         return ox_fail(OX_E_CONFIG, "the prompt has %zu tokens, but the model attends to %" PRIu32 " in all, "
                        "including new ones; shorten the prompt", g->prompt_count, model->contexts);
     }
@@ -225,8 +225,8 @@ static enum ox_status open_generator(struct ox_generating *g) {
     enum ox_status status = ox_host_claim_check(&claim);
     const struct ox_generator_config generator = {
         .folder = g->folder,
-        .where = config->model,
-        .dtype = config->dtype,
+        .where = config->files.model,
+        .dtype = config->train.dtype,
         .threads = threads,
         .host_bytes = claim.host_bytes > 0 ? claim.host_bytes : ox_default_host_bytes(&claim),
         .cuda = g->on_gpu ? &g->cuda : NULL,
@@ -234,11 +234,12 @@ static enum ox_status open_generator(struct ox_generating *g) {
         .device_beside_bytes = g->process_bytes,
         .contexts = g->messages != NULL
                         ? (uint32_t)ox_min_u64(model->contexts, CONVERSATION_TOKENS)
-                        : (uint32_t)(g->prompt_count + (config->max_new_tokens < room ? config->max_new_tokens : room)),
+                        : (uint32_t)(g->prompt_count +
+                                     (config->write.max_new_tokens < room ? config->write.max_new_tokens : room)),
         .chunk_rows = g->messages == NULL && g->prompt_count < CHUNK_ROWS ? (uint32_t)g->prompt_count : CHUNK_ROWS};
-    const struct ox_sampling sampling = {.temperature = config->temperature, .top_k = config->top_k,
-                                         .top_p = config->top_p, .seed = config->seed,
-                                         .repetition_penalty = config->repetition_penalty};
+    const struct ox_sampling sampling = {.temperature = config->write.temperature, .top_k = config->write.top_k,
+                                         .top_p = config->write.top_p, .seed = config->train.seed,
+                                         .repetition_penalty = config->write.repetition_penalty};
     OX_THEN(status, ox_sampler_open(&sampling, model->vocab, &g->sampler));
     OX_THEN(status, ox_generator_open(&generator, &g->generator));
     return status;
@@ -247,7 +248,7 @@ static enum ox_status open_generator(struct ox_generating *g) {
 /* Computes the report on the logits after the prompt. */
 static enum ox_status examine_logits(struct ox_generating *g, const float *logits) {
     const uint32_t vocab = ox_hf_model(g->folder)->config.vocab;
-    g->top_count = g->config->top_logits < vocab ? (size_t)g->config->top_logits : vocab;
+    g->top_count = g->config->write.top_logits < vocab ? (size_t)g->config->write.top_logits : vocab;
     g->top = malloc(g->top_count * sizeof *g->top);
     if (g->top == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for %zu logits", g->top_count);
@@ -265,7 +266,7 @@ static enum ox_status examine_logits(struct ox_generating *g, const float *logit
 /* Samples tokens until a stop token, --max-new-tokens or the end of the model's context. */
 static enum ox_status generate_all(struct ox_generating *g, const float *logits) {
     const uint64_t start_ns = ox_clock_ns();
-    const uint64_t wanted = g->config->max_new_tokens;
+    const uint64_t wanted = g->config->write.max_new_tokens;
     const uint32_t contexts = ox_generator_room(g->generator);
     enum ox_status status = OX_OK;
     ox_sampler_forget(g->sampler);
@@ -420,7 +421,7 @@ static enum ox_status converse(struct ox_generating *g) {
 
 /* Samples several texts behind one prompt, each with a seed of its own. `logits` are those after the prompt. */
 static enum ox_status generate_several(struct ox_generating *g, const float *logits) {
-    const uint64_t count = g->config->num_return_sequences;
+    const uint64_t count = g->config->write.num_return_sequences;
     const size_t bytes = ox_hf_model(g->folder)->config.vocab * sizeof *logits;
     float *const kept = malloc(bytes);
     g->samples = json_array();
@@ -430,7 +431,7 @@ static enum ox_status generate_several(struct ox_generating *g, const float *log
     }
     for (uint64_t k = 0; k < count && status == OX_OK; k++) {
         ox_generator_rewind(g->generator, (uint32_t)g->prompt_count);
-        ox_sampler_seed(g->sampler, g->config->seed + k);
+        ox_sampler_seed(g->sampler, g->config->train.seed + k);
         g->ids.count = g->prompt_count;
         begin_answer(g);
         if (g->streams) {
@@ -445,9 +446,9 @@ static enum ox_status generate_several(struct ox_generating *g, const float *log
 
 static enum ox_status generate(struct ox_generating *g) {
     const uint64_t start_ns = ox_clock_ns();
-    const bool reports = g->config->top_logits > 0;
+    const bool reports = g->config->write.top_logits > 0;
     const float *logits = NULL;
-    g->streams = strcmp(g->config->format, "json") != 0;
+    g->streams = strcmp(g->config->tool.format, "json") != 0;
     begin_answer(g);
     if (g->messages != NULL) {
         return converse(g);
@@ -458,7 +459,7 @@ static enum ox_status generate(struct ox_generating *g) {
     if (status == OX_OK && reports) {
         status = examine_logits(g, logits);
     }
-    OX_THEN(status, g->config->num_return_sequences > 1 ? generate_several(g, logits) : generate_one(g, logits));
+    OX_THEN(status, g->config->write.num_return_sequences > 1 ? generate_several(g, logits) : generate_one(g, logits));
     OX_THEN(status, ox_hf_verify(g->folder)); /* nobody has written to the weights, which may be read in every pass */
     g->seconds = seconds_since(start_ns);
     return status;
@@ -483,7 +484,7 @@ static enum ox_status print_json(const struct ox_generating *g) {
     size_t bytes = 0;
     OX_TRY(text_of(g, true, &text, &bytes));
     json_t *const json = json_pack(
-        "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "model", ox_json_text(g->config->model), "ids", ids_json(g),
+        "{s:o, s:o, s:o, s:I, s:I, s:s, s:f, s:f}", "model", ox_json_text(g->config->files.model), "ids", ids_json(g),
         "text", json_stringn(text, bytes), "prompt_tokens", (json_int_t)g->prompt_count, "new_tokens",
         (json_int_t)(g->ids.count - g->prompt_count), "finish", g->finish, "seconds", g->seconds,
         "tokens_per_second", steps_per_second(g));
@@ -491,7 +492,7 @@ static enum ox_status print_json(const struct ox_generating *g) {
     if (json != NULL && g->samples != NULL) {
         json_object_set(json, "samples", g->samples);
     }
-    if (json != NULL && g->config->top_logits > 0) {
+    if (json != NULL && g->config->write.top_logits > 0) {
         const size_t judged = g->prompt_count - 1;
         json_object_set_new(json, "prompt_logits", logits_json(g));
         json_object_set_new(json, "prompt_mean_nll",
@@ -510,10 +511,10 @@ static void log_summary(const struct ox_generating *g) {
     for (int i = 0; i < 3; i++) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
-    const bool is_cut = g->config->chat && strcmp(g->finish, "stop") != 0;
+    const bool is_cut = g->config->write.chat && strcmp(g->finish, "stop") != 0;
     ox_log(OX_LOG_INFO,
            "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s%s",
-           g->config->model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
+           g->config->files.model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
            ox_plural(g->prompt_count), g->made, g->seconds, steps_per_second(g), words,
            is_cut ? " before the answer ended: a model that never writes the end of a turn was not trained with this "
                     "chat template" : "");
@@ -536,7 +537,7 @@ int ox_cmd_generate(const struct ox_config *given) {
         ox_generating_check, pick_device, open_text, open_generator, generate, report};
     struct ox_generating g = {.config = &config};
     config = *given;
-    enum ox_status status = ox_run_find_model(given->model, config.model);
+    enum ox_status status = ox_run_find_model(given->files.model, config.files.model);
     for (unsigned i = 0; status == OX_OK && i < sizeof phases / sizeof *phases; i++) {
         status = phases[i](&g);
     }

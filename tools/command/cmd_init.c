@@ -43,12 +43,12 @@ static enum ox_status fail_like(const char *like) {
 /* A known shape, with the tokenizer's vocabulary where there is one. */
 static enum ox_status known_shape(const struct ox_config *config, const struct ox_shape_request *request,
                                   struct ox_model_config *out) {
-    const struct ox_shape *const shape = ox_shape_find(config->like);
+    const struct ox_shape *const shape = ox_shape_find(config->vocab.like);
     json_t *json = NULL;
-    enum ox_status status = shape != NULL ? ox_shape_config(shape, &json) : fail_like(config->like);
-    OX_THEN(status, ox_model_config_parse(config->like, json, out));
+    enum ox_status status = shape != NULL ? ox_shape_config(shape, &json) : fail_like(config->vocab.like);
+    OX_THEN(status, ox_model_config_parse(config->vocab.like, json, out));
     json_decref(json);
-    if (status == OX_OK && (config->tokenizer[0] != '\0' || config->vocab_size > 0)) {
+    if (status == OX_OK && (config->files.tokenizer[0] != '\0' || config->vocab.vocab_size > 0)) {
         out->vocab = request->vocab;
         out->bos_id = request->bos_id;
         out->eos_id = request->eos_id;
@@ -61,21 +61,21 @@ static enum ox_status read_vocabulary(const struct ox_config *config, struct ox_
                                       int64_t *pad_id) {
     struct ox_tokenizer *tokenizer = NULL;
     request->bos_id = request->eos_id = *pad_id = -1;
-    request->vocab = config->vocab_size > 0 ? (uint32_t)config->vocab_size : VOCAB_ALONE;
-    if (config->tokenizer[0] == '\0') {
+    request->vocab = config->vocab.vocab_size > 0 ? (uint32_t)config->vocab.vocab_size : VOCAB_ALONE;
+    if (config->files.tokenizer[0] == '\0') {
         return OX_OK;
     }
-    enum ox_status status = ox_hf_check_path("--tokenizer", config->tokenizer);
-    OX_THEN(status, ox_tokenizer_open(config->tokenizer, &tokenizer));
+    enum ox_status status = ox_hf_check_path("--tokenizer", config->files.tokenizer);
+    OX_THEN(status, ox_tokenizer_open(config->files.tokenizer, &tokenizer));
     if (status != OX_OK) {
         return status;
     }
     const uint32_t count = ox_tokenizer_vocab_count(tokenizer);
-    if (config->vocab_size == 0) {
+    if (config->vocab.vocab_size == 0) {
         request->vocab = (uint32_t)ox_align_up(count, VOCAB_STEP);
-    } else if (config->vocab_size < count) {
+    } else if (config->vocab.vocab_size < count) {
         status = ox_fail(OX_E_CONFIG, "--vocab-size %" PRIu64 " is less than the %" PRIu32 " tokens of %s; give at "
-                         "least that, or leave it out", config->vocab_size, count, config->tokenizer);
+                         "least that, or leave it out", config->vocab.vocab_size, count, config->files.tokenizer);
     }
     request->bos_id = ox_tokenizer_bos(tokenizer);
     request->eos_id = ox_tokenizer_eos(tokenizer);
@@ -86,24 +86,24 @@ static enum ox_status read_vocabulary(const struct ox_config *config, struct ox_
 
 static enum ox_status write_folder(const struct ox_config *config, const json_t *json) {
     char path[OX_PATH_BYTES], own[OX_PATH_BYTES];
-    enum ox_status status = ox_path_join(config->output_dir, "config.json", path);
+    enum ox_status status = ox_path_join(config->files.output_dir, "config.json", path);
     if (status == OX_OK && ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG, "%s: is there already; give --output another folder, or remove it", path);
     }
-    OX_THEN(status, ox_folder_make(config->output_dir));
-    if (status == OX_OK && config->tokenizer[0] != '\0' && ox_path_is_folder(config->tokenizer)) {
-        status = ox_hf_copy_companions(config->tokenizer, config->output_dir);
-    } else if (status == OX_OK && config->tokenizer[0] != '\0') {
-        status = ox_path_join(config->output_dir, "tokenizer.json", own);
-        OX_THEN(status, ox_file_copy(config->tokenizer, own));
+    OX_THEN(status, ox_folder_make(config->files.output_dir));
+    if (status == OX_OK && config->files.tokenizer[0] != '\0' && ox_path_is_folder(config->files.tokenizer)) {
+        status = ox_hf_copy_companions(config->files.tokenizer, config->files.output_dir);
+    } else if (status == OX_OK && config->files.tokenizer[0] != '\0') {
+        status = ox_path_join(config->files.output_dir, "tokenizer.json", own);
+        OX_THEN(status, ox_file_copy(config->files.tokenizer, own));
     }
-    OX_THEN(status, ox_hf_write_json(config->output_dir, "config.json", json));
+    OX_THEN(status, ox_hf_write_json(config->files.output_dir, "config.json", json));
     return status;
 }
 
 static void report(const struct ox_config *config, const struct ox_model *model, const char *reasons) {
     const struct ox_model_config *const c = &model->config;
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         printf("{\"family\":\"%s\",\"parameters\":%" PRIu64 ",\"vocab\":%" PRIu32 ",\"hidden\":%" PRIu32
                ",\"layers\":%" PRIu32 ",\"heads\":%" PRIu32 ",\"kv_heads\":%" PRIu32 ",\"width\":%" PRIu32
                ",\"tied\":%s}\n", c->family, model->param_count, c->vocab, c->hidden, c->layers, c->heads, c->kv_heads,
@@ -111,24 +111,24 @@ static void report(const struct ox_config *config, const struct ox_model *model,
         return;
     }
     char count[OX_SIZE_TEXT_BYTES];
-    printf("%s: %s, %s parameters\n%s", config->output_dir, c->family,
+    printf("%s: %s, %s parameters\n%s", config->files.output_dir, c->family,
            ox_count_text((double)model->param_count, count), reasons);
-    printf("next: offload train --model %s --from-scratch --data TEXTS --output RUN%s\n", config->output_dir,
-           config->tokenizer[0] == '\0' ? " --tokenizer DIR" : "");
+    printf("next: offload train --model %s --from-scratch --data TEXTS --output RUN%s\n", config->files.output_dir,
+           config->files.tokenizer[0] == '\0' ? " --tokenizer DIR" : "");
 }
 
 int ox_cmd_init(const struct ox_config *config) {
-    struct ox_shape_request request = {.family = config->like, .contexts = (uint32_t)config->max_seq_length};
+    struct ox_shape_request request = {.family = config->vocab.like, .contexts = (uint32_t)config->rows.max_seq_length};
     struct ox_model_config chosen;
     struct ox_model *model = NULL;
     json_t *json = NULL;
     char reasons[OX_SHAPE_REASONS_BYTES] = "";
     int64_t pad_id = -1;
     enum ox_status status = read_vocabulary(config, &request, &pad_id);
-    if (status == OX_OK && config->params[0] == '\0') {
+    if (status == OX_OK && config->vocab.params[0] == '\0') {
         status = known_shape(config, &request, &chosen);
     } else if (status == OX_OK) {
-        status = read_count(config->params, &request.param_count);
+        status = read_count(config->vocab.params, &request.param_count);
         OX_THEN(status, ox_shape_choose(&request, &chosen, reasons));
     }
     OX_THEN(status, ox_model_build(&chosen, &model));

@@ -510,15 +510,15 @@ static enum ox_status print_report(const struct inspection *in, bool json) {
 int ox_cmd_inspect(const struct ox_config *config) {
     struct inspection in = {.report = json_object(), .damaged = json_array()};
     in.short_of_memory = in.report == NULL || in.damaged == NULL;
-    enum ox_status status = in.short_of_memory ? OX_OK : inspect(&in, config->model);
+    enum ox_status status = in.short_of_memory ? OX_OK : inspect(&in, config->files.model);
     const size_t damaged = json_array_size(in.damaged);
     put(&in, in.report, "damaged", in.damaged);
     if (status == OX_OK && in.short_of_memory) {
-        status = ox_fail(OX_E_NOMEM, "no memory to describe %s", config->model);
+        status = ox_fail(OX_E_NOMEM, "no memory to describe %s", config->files.model);
     }
-    OX_THEN(status, print_report(&in, strcmp(config->format, "json") == 0));
+    OX_THEN(status, print_report(&in, strcmp(config->tool.format, "json") == 0));
     if (status == OX_OK && damaged > 0) {
-        status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->model, damaged);
+        status = ox_fail(OX_E_CORRUPT, "%s: %zu damaged, as listed above", config->files.model, damaged);
     }
     json_decref(in.report);
     return ox_cmd_exit(status);

@@ -173,7 +173,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
 /* Prints a plan as text or JSON; `advice` may be NULL. */
 static enum ox_status print_plan(const struct ox_trainer *trainer, const struct ox_config *config, bool feasible,
                                  const struct ox_advice *advice) {
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         json_t *const json = plan_json(trainer, feasible);
         if (json != NULL && advice != NULL) {
             json_object_set_new(json, "with_more", advice_json(advice));
@@ -181,7 +181,7 @@ static enum ox_status print_plan(const struct ox_trainer *trainer, const struct 
         return ox_print_json(stdout, json, JSON_INDENT(2), "the plan");
     }
     char *text = NULL, more[OX_ADVICE_TEXT_BYTES] = "";
-    const enum ox_plan_detail detail = config->verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
+    const enum ox_plan_detail detail = config->tool.verbose ? OX_PLAN_LANES : OX_PLAN_BRIEF;
     const enum ox_status status = ox_trainer_plan_text(trainer, detail, advice, &text);
     if (status == OX_OK && advice != NULL) {
         ox_advice_text(advice, more);
@@ -208,7 +208,7 @@ enum ox_status ox_plan_open_run(const struct ox_config *config, struct ox_traine
     }
     char text[OX_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", ox_error_text());
-    const enum ox_status printed = config->quiet ? OX_OK : print_plan(*trainer, config, false, NULL);
+    const enum ox_status printed = config->tool.quiet ? OX_OK : print_plan(*trainer, config, false, NULL);
     fflush(stdout);
     return printed == OX_OK ? ox_fail(status, "%s", text) : printed;
 }
@@ -217,7 +217,7 @@ int ox_cmd_plan(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
     struct ox_trainer *trainer = NULL;
     config = *given;
-    config.plan_only = true;
+    config.tool.plan_only = true;
     enum ox_status status = ox_profile_memory(&config);
     OX_THEN(status, ox_plan_open_run(&config, &trainer));
     struct ox_advice advice[OX_ADVICE_COUNT];
@@ -228,7 +228,7 @@ int ox_cmd_plan(const struct ox_config *given) {
 }
 
 enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const struct ox_config *config) {
-    if (strcmp(config->format, "json") != 0) {
+    if (strcmp(config->tool.format, "json") != 0) {
         char *yaml = NULL;
         const enum ox_status status = ox_config_to_yaml(config, OX_CMD_TRAIN, &yaml);
         if (status != OX_OK) {

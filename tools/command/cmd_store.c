@@ -64,11 +64,11 @@ static uint64_t store_bytes(const char *folder) {
 
 int ox_cmd_store(const struct ox_config *config) {
     static struct stores stores; /* hundreds of kilobytes */
-    if (config->action[0] == '\0' || config->run[0] == '\0') {
+    if (config->tool.action[0] == '\0' || config->files.run[0] == '\0') {
         return ox_cmd_exit(ox_fail(OX_E_CONFIG, "%s; run `offload store remove FOLDER`",
-                                   config->action[0] == '\0' ? "--action is missing" : "--run is missing"));
+                                   config->tool.action[0] == '\0' ? "--action is missing" : "--run is missing"));
     }
-    enum ox_status status = find(config->run, &stores);
+    enum ox_status status = find(config->files.run, &stores);
     const char *folders[FOLDERS_MAX];
     for (uint32_t i = 0; i < stores.count; i++) {
         folders[i] = stores.folders[i];

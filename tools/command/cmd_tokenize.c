@@ -150,11 +150,11 @@ static enum ox_status write_token_file(const struct tokenizing *t, const char *p
 static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
     char *text = NULL;
     size_t bytes = 0;
-    if (config->data_count == 0) {
+    if (config->files.data_count == 0) {
         return ox_fail(OX_E_CONFIG, "--data is missing; give a text file, or --jsonl to read lines from stdin");
     }
-    enum ox_status status = ox_foreign_data_check(config->data[0].path, true);
-    OX_THEN(status, ox_unpack_file(config->data[0].path, DATA_BYTES_MAX, &text, &bytes));
+    enum ox_status status = ox_foreign_data_check(config->files.data[0].path, true);
+    OX_THEN(status, ox_unpack_file(config->files.data[0].path, DATA_BYTES_MAX, &text, &bytes));
     if (status != OX_OK) {
         return status;
     }
@@ -163,14 +163,14 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
     const double seconds = (double)(ox_clock_ns() - start) / 1e9;
     free(text);
     if (status != OX_OK) {
-        return ox_fail_in(status, "%s", config->data[0].path);
+        return ox_fail_in(status, "%s", config->files.data[0].path);
     }
-    status = config->output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->output_dir);
+    status = config->files.output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->files.output_dir);
     if (status != OX_OK) {
         return status;
     }
     const double rate = seconds > 0 ? (double)bytes / 1e6 / seconds : 0;
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         printf("{\"tokens\":%zu,\"bytes\":%zu,\"seconds\":%.6f,\"vocab\":%" PRIu32 "}\n", t->ids.count, bytes, seconds,
                ox_tokenizer_vocab_count(t->tokenizer));
     } else {
@@ -241,13 +241,14 @@ static enum ox_status render_line(void *context, size_t number, const char *line
 }
 
 static enum ox_status render_rows(const struct ox_config *config) {
-    struct rendering rendering = {.path = config->data[0].path};
-    if (config->data_count == 0) {
+    struct rendering rendering = {.path = config->files.data[0].path};
+    if (config->files.data_count == 0) {
         rendering.path = "";
     }
-    rendering.now = ox_chat_date(config->clock_s);
-    enum ox_status status = ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                             config->chat_template, &rendering.template);
+    rendering.now = ox_chat_date(config->tool.clock_s);
+    enum ox_status status =
+        ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model,
+                         config->rows.chat_template, &rendering.template);
     OX_THEN(status, for_lines(rendering.path, render_line, &rendering));
     ox_template_close(&rendering.template);
     return status;
@@ -255,11 +256,11 @@ static enum ox_status render_rows(const struct ox_config *config) {
 
 static enum ox_status tokenize(const struct ox_config *config) {
     struct tokenizing t = {0};
-    const char *const path = config->tokenizer[0] != '\0' ? config->tokenizer : config->model;
-    enum ox_status status = config->tokenizer[0] != '\0' ? ox_hf_check_path("--tokenizer", path) : OX_OK;
+    const char *const path = config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model;
+    enum ox_status status = config->files.tokenizer[0] != '\0' ? ox_hf_check_path("--tokenizer", path) : OX_OK;
     OX_THEN(status, ox_tokenizer_open(path, &t.tokenizer));
     OX_THEN(status, ox_encoder_open(t.tokenizer, &t.encoder));
-    OX_THEN(status, config->jsonl ? tokenize_lines(&t, config->data[0].path) : count_tokens(&t, config));
+    OX_THEN(status, config->vocab.jsonl ? tokenize_lines(&t, config->files.data[0].path) : count_tokens(&t, config));
     ox_ids_free(&t.ids);
     ox_encoder_close(&t.encoder);
     ox_tokenizer_close(&t.tokenizer);
@@ -268,31 +269,34 @@ static enum ox_status tokenize(const struct ox_config *config) {
 
 /* Warns of options that count alone: ids of a text have no template, and a row to render has its own variables. */
 static void warn_of_unused(const struct ox_config *config) {
-    const char *const without = config->render ? "--render; give them in the rows" : "ids of texts";
-    if (config->chat_template[0] != '\0' && !config->render) {
-        ox_log(OX_LOG_WARN, "--chat-template %s has no effect on ids of texts", config->chat_template);
+    const char *const without = config->vocab.render ? "--render; give them in the rows" : "ids of texts";
+    if (config->rows.chat_template[0] != '\0' && !config->vocab.render) {
+        ox_log(OX_LOG_WARN, "--chat-template %s has no effect on ids of texts", config->rows.chat_template);
     }
-    if (config->chat_template_kwargs[0] != '\0') {
-        ox_log(OX_LOG_WARN, "--chat-template-kwargs %s has no effect on %s", config->chat_template_kwargs, without);
+    if (config->rows.chat_template_kwargs[0] != '\0') {
+        ox_log(OX_LOG_WARN, "--chat-template-kwargs %s has no effect on %s", config->rows.chat_template_kwargs,
+               without);
     }
 }
 
 int ox_cmd_tokenize(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     const struct ox_config *const config = &own;
-    if (given->train_tokenizer) {
+    if (given->vocab.train_tokenizer) {
         return ox_cmd_exit(ox_train_tokenizer(given));
     }
     own = *given;
-    const bool counts = !config->jsonl && config->output_dir[0] == '\0' && config->data_count > 0;
-    enum ox_status status = given->model[0] != '\0' ? ox_run_find_model(given->model, own.model) : OX_OK;
-    if (status == OX_OK && !config->render && (config->show || counts || config->data_cache[0] != '\0')) {
+    const bool counts = !config->vocab.jsonl && config->files.output_dir[0] == '\0' && config->files.data_count > 0;
+    enum ox_status status =
+        given->files.model[0] != '\0' ? ox_run_find_model(given->files.model, own.files.model) : OX_OK;
+    if (status == OX_OK && !config->vocab.render &&
+        (config->vocab.show || counts || config->rows.data_cache[0] != '\0')) {
         return ox_cmd_exit(ox_show(config));
     }
     warn_of_unused(config);
-    const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
+    const struct ox_host_claim claim = {.host_bytes = config->memory.host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
-    OX_THEN(status, config->render ? render_rows(config) : tokenize(config));
+    OX_THEN(status, config->vocab.render ? render_rows(config) : tokenize(config));
     return ox_cmd_exit(ox_host_text_end(&claim, status));
 }

@@ -219,7 +219,7 @@ static void read_max_steps(struct progress *s) {
     ox_config_init(config);
     if (ox_path_join(s->folder, "config.resolved.yaml", path) == OX_OK && ox_path_is_file(path) &&
         ox_config_load_yaml(config, path, OX_CMD_TRAIN) == OX_OK) {
-        s->max_steps = config->max_steps;
+        s->max_steps = config->train.max_steps;
     }
     free(config);
 }
@@ -526,15 +526,16 @@ static enum ox_status run_plain(const char *folder, bool once) {
 }
 
 int ox_cmd_top(const struct ox_config *config) {
-    if (config->run[0] == '\0') {
+    if (config->files.run[0] == '\0') {
         return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run"));
     }
-    if (config->once) {
-        return ox_cmd_exit(run_plain(config->run, true));
+    if (config->tool.once) {
+        return ox_cmd_exit(run_plain(config->files.run, true));
     }
     install(SIGINT, on_end);
     install(SIGTERM, on_end);
     install(SIGHUP, on_end);
     install(SIGWINCH, on_size);
-    return ox_cmd_exit(isatty(STDOUT_FILENO) == 1 ? run_terminal(config->run) : run_plain(config->run, false));
+    return ox_cmd_exit(isatty(STDOUT_FILENO) == 1 ? run_terminal(config->files.run)
+                                                  : run_plain(config->files.run, false));
 }

@@ -26,7 +26,8 @@ static void tell_stop(const struct ox_trainer *trainer, const struct ox_config *
                                                       : "";
     if (progress->step < progress->max_steps && !ox_trainer_ended_early(trainer) &&
         ox_trainer_result(trainer)[0] != '\0') {
-        const bool alone = config->save_only_model && (config->nvme_count == 0 || config->store_generations == 1);
+        const bool alone =
+            config->save.save_only_model && (config->memory.nvme_count == 0 || config->memory.store_generations == 1);
         ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; %s", by, progress->step,
                progress->max_steps,
                alone ? "nothing has the optimizer's state (--save-only-model): a new run with this folder as --model "
@@ -36,11 +37,11 @@ static void tell_stop(const struct ox_trainer *trainer, const struct ox_config *
 
 /* Trains, with the plan on stderr, and prints the summary. *ended_by: the signal that ended the run, or 0. */
 static enum ox_status train(struct ox_trainer *trainer, const struct ox_config *config, int *ended_by) {
-    struct ox_progress progress = {.given_logging_steps = config->logging_steps, .quiet = config->quiet};
+    struct ox_progress progress = {.given_logging_steps = config->save.logging_steps, .quiet = config->tool.quiet};
     const struct ox_trainer_hooks hooks = ox_progress_hooks(&progress);
     enum ox_status status = ox_trainer_run(trainer, ox_signals_take(), &hooks, ended_by);
     ox_status_keep();
-    if (status == OX_OK && !config->quiet) {
+    if (status == OX_OK && !config->tool.quiet) {
         ox_progress_summary(&progress, trainer);
     }
     if (status == OX_OK) {
@@ -55,8 +56,8 @@ int ox_cmd_train(const struct ox_config *config) {
     struct ox_trainer *trainer = NULL;
     int ended_by = 0;
     enum ox_status status = ox_plan_open_run(config, &trainer);
-    OX_THEN(status, config->dry_run ? ox_plan_print_dry(trainer, config) : train(trainer, config, &ended_by));
-    ended_by = config->dry_run ? ox_signals_take()->stop : ended_by;
+    OX_THEN(status, config->tool.dry_run ? ox_plan_print_dry(trainer, config) : train(trainer, config, &ended_by));
+    ended_by = config->tool.dry_run ? ox_signals_take()->stop : ended_by;
     const int exit_status = status == OX_OK && ended_by != 0 ? 128 + ended_by : ox_cmd_exit(status);
     ox_trainer_close(&trainer);
     return exit_status;

@@ -16,35 +16,36 @@ enum { PROMPT_FILE_BYTES_MAX = 64 << 20, BYTE_VALUES = 256 };
 
 enum ox_status ox_generating_check(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
-    if (config->prompt[0] != '\0' && config->prompt_file[0] != '\0') {
+    if (config->write.prompt[0] != '\0' && config->write.prompt_file[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--prompt and --prompt-file are both given; give one of them");
     }
-    const bool converses = config->chat && config->prompt[0] == '\0' && config->prompt_file[0] == '\0';
-    if (converses && (config->num_return_sequences > 1 || strcmp(config->format, "json") == 0)) {
+    const bool converses =
+        config->write.chat && config->write.prompt[0] == '\0' && config->write.prompt_file[0] == '\0';
+    if (converses && (config->write.num_return_sequences > 1 || strcmp(config->tool.format, "json") == 0)) {
         return ox_fail(OX_E_CONFIG, "--%s is for one prompt; give it by --prompt or --prompt-file, which --chat "
                        "answers, or remove it",
-                       config->num_return_sequences > 1 ? "num-return-sequences" : "format json");
+                       config->write.num_return_sequences > 1 ? "num-return-sequences" : "format json");
     }
-    if (config->num_return_sequences > 1 && config->temperature == 0) {
+    if (config->write.num_return_sequences > 1 && config->write.temperature == 0) {
         return ox_fail(OX_E_CONFIG, "--num-return-sequences: with --temperature 0 all samples are the same; give a "
                        "higher one");
     }
     if (converses && (g->messages = json_array()) == NULL) {
         return ox_fail(OX_E_NOMEM, "no memory for a conversation");
     }
-    if (config->prompt[0] == '@' && ox_path_is_file(config->prompt + 1)) {
+    if (config->write.prompt[0] == '@' && ox_path_is_file(config->write.prompt + 1)) {
         return ox_fail(OX_E_CONFIG, "--prompt %s: the prompt is the text itself; to read the file give --prompt-file "
-                       "%s", config->prompt, config->prompt + 1);
+                       "%s", config->write.prompt, config->write.prompt + 1);
     }
-    const char *const name = config->system_prompt[0] != '\0' ? "system-prompt"
-                             : config->chat_template[0] != '\0' ? "chat-template"
-                             : config->chat_template_kwargs[0] != '\0' ? "chat-template-kwargs"
-                             : !config->thinking ? "no-thinking" : NULL;
-    if (!config->chat && name != NULL) {
+    const char *const name = config->write.system_prompt[0] != '\0' ? "system-prompt"
+                             : config->rows.chat_template[0] != '\0' ? "chat-template"
+                             : config->rows.chat_template_kwargs[0] != '\0' ? "chat-template-kwargs"
+                             : !config->write.thinking ? "no-thinking" : NULL;
+    if (!config->write.chat && name != NULL) {
         return ox_fail(OX_E_CONFIG, "--%s is for conversations; add --chat, or remove it", name);
     }
-    OX_TRY(ox_stop_texts_open(config->stop, &g->stop_texts));
-    if (config->top_logits > 0 && strcmp(config->format, "json") != 0) {
+    OX_TRY(ox_stop_texts_open(config->write.stop, &g->stop_texts));
+    if (config->write.top_logits > 0 && strcmp(config->tool.format, "json") != 0) {
         return ox_fail(OX_E_CONFIG, "--top-logits is part of the JSON report; add --format json");
     }
     return OX_OK;
@@ -52,8 +53,8 @@ enum ox_status ox_generating_check(struct ox_generating *g) {
 
 enum ox_status ox_generating_model(struct ox_generating *g) {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json", "adapter_config.json"};
-    const char *model = g->config->model;
-    const char *const adapter = g->config->adapter;
+    const char *model = g->config->files.model;
+    const char *const adapter = g->config->parts.adapter;
     char found_adapter[OX_CONFIG_TEXT_BYTES];
     char path[OX_PATH_BYTES];
     bool found = false;
@@ -73,26 +74,28 @@ enum ox_status ox_generating_model(struct ox_generating *g) {
         status = ox_run_find_adapter(adapter, found_adapter);
         OX_THEN(status, ox_hf_load_adapter(g->folder, found_adapter));
     }
-    OX_THEN(status, g->config->use_ema ? ox_hf_use_averages(g->folder) : OX_OK);
+    OX_THEN(status, g->config->optim.use_ema ? ox_hf_use_averages(g->folder) : OX_OK);
     if (status != OX_OK) {
         return status;
     }
-    const bool own = g->config->tokenizer[0] == '\0';
+    const bool own = g->config->files.tokenizer[0] == '\0';
     if (adapter[0] != '\0' && ox_folder_has(found_adapter, "tokenizer.json")) {
         model = found_adapter; /* with the template and the ends of turns that it was trained with */
     }
     status = ox_path_join(model, "tokenizer.json", path);
     if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&
         !ox_tokenizer_has_parts(model)) {
-        return g->config->chat ? ox_fail(OX_E_CONFIG, "%s: is a model of bytes without a chat template; leave out "
-                                         "--chat, or name a tokenizer with --tokenizer", model)
-                               : OX_OK;
+        return g->config->write.chat ? ox_fail(OX_E_CONFIG,
+                                               "%s: is a model of bytes without a chat template; leave out "
+                                               "--chat, or name a tokenizer with --tokenizer",
+                                               model)
+                                     : OX_OK;
     }
     if (status != OX_OK) {
         return status;
     }
-    status = own ? OX_OK : ox_hf_check_path("--tokenizer", g->config->tokenizer);
-    OX_THEN(status, ox_tokenizer_open(own ? model : g->config->tokenizer, &g->tokenizer));
+    status = own ? OX_OK : ox_hf_check_path("--tokenizer", g->config->files.tokenizer);
+    OX_THEN(status, ox_tokenizer_open(own ? model : g->config->files.tokenizer, &g->tokenizer));
     return status != OX_OK && own
                ? ox_fail_in(status, "the model folder has no usable tokenizer; name one with --tokenizer")
                : status;
@@ -166,14 +169,15 @@ static enum ox_status open_chat(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
     struct ox_chat_options options = {.generation_prompt = true};
     json_t *kwargs = NULL;
-    enum ox_status status = ox_chat_kwargs(config->chat_template_kwargs, &kwargs);
-    if (status == OX_OK && !config->thinking && json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
+    enum ox_status status = ox_chat_kwargs(config->rows.chat_template_kwargs, &kwargs);
+    if (status == OX_OK && !config->write.thinking &&
+        json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
         status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
     }
-    OX_THEN(status, ox_template_open(config->tokenizer[0] != '\0' ? config->tokenizer : config->model,
-                                     config->chat_template, &g->chat_template));
+    OX_THEN(status, ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model,
+                                     config->rows.chat_template, &g->chat_template));
     options.chat_template = g->chat_template;
-    options.now = ox_chat_date(config->clock_s);
+    options.now = ox_chat_date(config->tool.clock_s);
     options.kwargs = kwargs;
     OX_THEN(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
     json_decref(kwargs);
@@ -214,7 +218,7 @@ enum ox_status ox_generating_encode(struct ox_generating *g, const char *where, 
 
 /* Begins the messages of a conversation: what --system-prompt says. */
 enum ox_status ox_generating_begin(const struct ox_generating *g, json_t *messages) {
-    const char *const system_prompt = g->config->system_prompt;
+    const char *const system_prompt = g->config->write.system_prompt;
     return system_prompt[0] == '\0' ? OX_OK
            : ox_utf8_valid(system_prompt, strlen(system_prompt)) == strlen(system_prompt)
                ? ox_generating_add(messages, "system", system_prompt)
@@ -253,11 +257,11 @@ static enum ox_status read_input(char **text, size_t *bytes) {
 
 enum ox_status ox_generating_prompt(struct ox_generating *g) {
     const struct ox_config *const config = g->config;
-    const bool is_input = strcmp(config->prompt, "-") == 0 || strcmp(config->prompt_file, "-") == 0;
-    const bool is_file = config->prompt_file[0] != '\0' && !is_input;
-    const char *const where = is_input ? "the standard input" : is_file ? config->prompt_file : "--prompt";
+    const bool is_input = strcmp(config->write.prompt, "-") == 0 || strcmp(config->write.prompt_file, "-") == 0;
+    const bool is_file = config->write.prompt_file[0] != '\0' && !is_input;
+    const char *const where = is_input ? "the standard input" : is_file ? config->write.prompt_file : "--prompt";
     char *text = NULL;
-    size_t bytes = strlen(config->prompt);
+    size_t bytes = strlen(config->write.prompt);
     enum ox_status status = OX_OK;
     if (g->messages != NULL) { /* they come one by one */
         status = open_chat(g);
@@ -266,21 +270,21 @@ enum ox_status ox_generating_prompt(struct ox_generating *g) {
     if (is_input) {
         status = read_input(&text, &bytes);
     } else if (is_file) {
-        status = ox_file_read(config->prompt_file, PROMPT_FILE_BYTES_MAX, &text, &bytes);
+        status = ox_file_read(config->write.prompt_file, PROMPT_FILE_BYTES_MAX, &text, &bytes);
         if (status == OX_OK && bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte-order mark */
             bytes -= 3;
             memmove(text, text + 3, bytes + 1);
         }
-    } else if ((text = strdup(config->prompt)) == NULL) {
+    } else if ((text = strdup(config->write.prompt)) == NULL) {
         status = ox_fail(OX_E_NOMEM, "no memory for the prompt");
     }
-    OX_THEN(status, config->chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
+    OX_THEN(status, config->write.chat ? encode_chat(g, where, text, bytes) : encode_plain(g, where, text, bytes));
     free(text);
     if (status == OX_OK && g->ids.count == 0) {
         return ox_fail(OX_E_CONFIG, "%s: the chat template renders it to nothing, so there is nothing to continue; "
                        "give another with --chat-template, or leave out --chat", where);
     }
     g->prompt_count = g->ids.count;
-    g->text_begin = config->chat ? g->prompt_count : 0;
+    g->text_begin = config->write.chat ? g->prompt_count : 0;
     return status;
 }

@@ -166,20 +166,21 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
     static struct ox_config config; /* tens of kilobytes */
     enum ox_status status = find_processes(command);
     OX_THEN(status, ox_args_parse(command, argc, argv, &config));
-    ox_log_set_sink(log_to_stderr, &config.quiet);
+    ox_log_set_sink(log_to_stderr, &config.tool.quiet);
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }
-    config.processes = launch.count;
+    config.ranks.processes = launch.count;
     if (status == OX_OK && (command->mask & WITH_TEMPLATES) != 0) {
-        status = read_clock(&config.clock_s);
+        status = read_clock(&config.tool.clock_s);
     }
     const char *const temporary = getenv("TMPDIR");
-    snprintf(config.temporary_folder, sizeof config.temporary_folder, "%s", temporary != NULL ? temporary : "/tmp");
+    snprintf(config.files.temporary_folder, sizeof config.files.temporary_folder, "%s",
+             temporary != NULL ? temporary : "/tmp");
     OX_THEN(status, ox_launch_meet(&launch));
     trains = command->mask == OX_CMD_TRAIN && status == OX_OK;
     if (launch.idx > 0) { /* the first process prints results */
-        config.quiet = true;
+        config.tool.quiet = true;
         status = status != OX_OK ? leave_to_first(status, command->mask == OX_CMD_TRAIN) : status;
         if (freopen("/dev/null", "w", stdout) == NULL) {
             return ox_cmd_exit(ox_fail_errno(OX_E_COMM, errno, "/dev/null: cannot be opened"));

@@ -143,15 +143,15 @@ enum ox_status ox_show(const struct ox_config *given) {
     static struct ox_config config; /* tens of kilobytes */
     config = *given;
     /* A tokenizer.json in place of a folder is enough to count. */
-    if (!config.show && config.tokenizer[0] == '\0' && ox_path_is_file(config.model)) {
-        memcpy(config.tokenizer, config.model, sizeof config.tokenizer);
-        config.model[0] = '\0';
+    if (!config.vocab.show && config.files.tokenizer[0] == '\0' && ox_path_is_file(config.files.model)) {
+        memcpy(config.files.tokenizer, config.files.model, sizeof config.files.tokenizer);
+        config.files.model[0] = '\0';
     }
-    const bool json = strcmp(config.format, "json") == 0;
-    const uint64_t rows = !config.show ? 0 : config.max_windows > 0 ? config.max_windows : 1;
+    const bool json = strcmp(config.tool.format, "json") == 0;
+    const uint64_t rows = !config.vocab.show ? 0 : config.eval.max_windows > 0 ? config.eval.max_windows : 1;
     struct ox_preview preview;
     enum ox_status status = ox_preview_rows(&config, rows, json ? print_row_json : print_row, NULL, &preview);
-    if (status == OX_OK && json && !config.show) {
+    if (status == OX_OK && json && !config.vocab.show) {
         status = print_counts_json(&preview);
     } else if (status == OX_OK && !json) {
         printf("%" PRIu64 " document%s | %" PRIu64 " token%s | %" PRIu64 " may be trained | %" PRIu64 " sequence%s of %"

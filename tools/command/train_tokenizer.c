@@ -63,8 +63,8 @@ static enum ox_status read_texts(const struct ox_config *config, struct work *wo
     const struct ox_text_taker taker = {
         .take = take_text, .progress = say_read, .context = work, .cuts = ox_bpe_trainer_cuts(work->trainer)};
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < config->data_count && status == OX_OK; i++) {
-        const struct ox_corpus_config corpus = ox_corpus_of_options(config, config->data[i].path);
+    for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
+        const struct ox_corpus_config corpus = ox_corpus_of_options(config, config->files.data[i].path);
         status = ox_corpus_each_text(&corpus, &taker);
     }
     return status;
@@ -73,39 +73,39 @@ static enum ox_status read_texts(const struct ox_config *config, struct work *wo
 static void report(const struct ox_config *config, const struct work *work, uint32_t vocab_count) {
     const uint64_t words = ox_bpe_trainer_word_count(work->trainer);
     const double seconds = (double)(ox_clock_ns() - work->begin_ns) / 1e9;
-    if (strcmp(config->format, "json") == 0) {
+    if (strcmp(config->tool.format, "json") == 0) {
         printf("{\"vocab\":%" PRIu32 ",\"texts\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"words\":%" PRIu64
                ",\"seconds\":%.3f}\n", vocab_count, work->texts, work->bytes, words, seconds);
         return;
     }
     char size[OX_SIZE_TEXT_BYTES];
     printf("%s: %" PRIu32 " tokens, from %" PRIu64 " text%s of %s with %" PRIu64 " different words, in %.1f s\n",
-           config->output_dir, vocab_count, work->texts, ox_plural(work->texts), ox_size_text(work->bytes, size), words,
-           seconds);
-    if (vocab_count < config->vocab_size) {
+           config->files.output_dir, vocab_count, work->texts, ox_plural(work->texts), ox_size_text(work->bytes, size),
+           words, seconds);
+    if (vocab_count < config->vocab.vocab_size) {
         ox_log(OX_LOG_WARN, "the texts have no more pairs to merge: %" PRIu32 " tokens in place of %" PRIu64,
-               vocab_count, config->vocab_size);
+               vocab_count, config->vocab.vocab_size);
     }
 }
 
 enum ox_status ox_train_tokenizer(const struct ox_config *config) {
-    const struct ox_host_claim claim = {.host_bytes = config->host_mem_bytes,
+    const struct ox_host_claim claim = {.host_bytes = config->memory.host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
-    struct work work = {.begin_ns = ox_clock_ns(), .said_ns = ox_clock_ns(), .quiet = config->quiet};
+    struct work work = {.begin_ns = ox_clock_ns(), .said_ns = ox_clock_ns(), .quiet = config->tool.quiet};
     struct ox_bpe_specials specials;
-    const struct ox_bpe_training training = {.vocab_size = (uint32_t)config->vocab_size,
-                                             .min_frequency = config->min_frequency,
-                                             .words = (enum ox_bpe_words)config->word_rules,
+    const struct ox_bpe_training training = {.vocab_size = (uint32_t)config->vocab.vocab_size,
+                                             .min_frequency = config->vocab.min_frequency,
+                                             .words = (enum ox_bpe_words)config->vocab.word_rules,
                                              .specials = &specials,
                                              .progress = say_merged,
                                              .context = &work};
     uint32_t vocab_count = 0;
     ox_host_text_begin(&claim, 0);
-    enum ox_status status = ox_bpe_specials_read(config->special_tokens, &specials);
+    enum ox_status status = ox_bpe_specials_read(config->vocab.special_tokens, &specials);
     OX_THEN(status, ox_bpe_trainer_open(&training, &work.trainer));
     OX_THEN(status, read_texts(config, &work));
     OX_THEN(status, ox_bpe_trainer_run(work.trainer, &vocab_count));
-    OX_THEN(status, ox_bpe_trainer_save(work.trainer, config->output_dir));
+    OX_THEN(status, ox_bpe_trainer_save(work.trainer, config->files.output_dir));
     ox_status_clear();
     if (status == OX_OK) {
         report(config, &work, vocab_count);

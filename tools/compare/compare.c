@@ -26,14 +26,14 @@ static char *list_text(const struct ox_config *config, const struct ox_option *o
         return NULL;
     }
     if (option->type == OX_OPT_NVME) {
-        for (uint32_t i = 0; i < config->nvme_count; i++) {
-            fprintf(out, "%s%s", i > 0 ? ", " : "", config->nvme[i].path);
+        for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+            fprintf(out, "%s%s", i > 0 ? ", " : "", config->memory.nvme[i].path);
         }
     } else {
-        for (uint32_t i = 0; i < config->data_count; i++) {
-            fprintf(out, "%s%s", i > 0 ? ", " : "", config->data[i].path);
-            if (config->data[i].weight != 1) {
-                fprintf(out, ":%g", config->data[i].weight);
+        for (uint32_t i = 0; i < config->files.data_count; i++) {
+            fprintf(out, "%s%s", i > 0 ? ", " : "", config->files.data[i].path);
+            if (config->files.data[i].weight != 1) {
+                fprintf(out, ":%g", config->files.data[i].weight);
             }
         }
     }

@@ -143,11 +143,11 @@ static void report_folder(struct ox_doctor *doctor, const char *name, const char
 
 void ox_doctor_drives(struct ox_doctor *doctor, const struct ox_config *config) {
     doctor->group = "Drives";
-    report_uring(doctor, config->io_backend);
-    for (uint32_t i = 0; i < config->nvme_count; i++) {
-        report_folder(doctor, "drive", config->nvme[i].path, config->nvme[i].bytes);
+    report_uring(doctor, config->memory.io_backend);
+    for (uint32_t i = 0; i < config->memory.nvme_count; i++) {
+        report_folder(doctor, "drive", config->memory.nvme[i].path, config->memory.nvme[i].bytes);
     }
-    if (config->nvme_count == 0) {
+    if (config->memory.nvme_count == 0) {
         report_folder(doctor, "this folder", ".", 0);
     }
 }

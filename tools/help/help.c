@@ -127,23 +127,23 @@ int ox_cmd_help(const struct ox_config *config) {
         void (*print)(FILE *file);
     } forms[] = {{"bash", ox_complete_bash}, {"zsh", ox_complete_zsh}, {"fish", ox_complete_fish},
                  {"names", print_names},     {"text", ox_help_print}};
-    const struct ox_command *const command = ox_command_find(config->topic);
-    if (config->topic[0] != '\0' && command == NULL) {
-        return ox_cmd_exit(ox_fail_command(config->topic));
+    const struct ox_command *const command = ox_command_find(config->tool.topic);
+    if (config->tool.topic[0] != '\0' && command == NULL) {
+        return ox_cmd_exit(ox_fail_command(config->tool.topic));
     }
-    if (strcmp(config->as, "man") == 0) {
+    if (strcmp(config->tool.as, "man") == 0) {
         ox_man_print(stdout, command);
         return OX_EXIT_OK;
     }
-    if (command != NULL && strcmp(config->as, "text") != 0) {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--as %s covers all commands; remove '%s'", config->as,
-                                   config->topic));
+    if (command != NULL && strcmp(config->tool.as, "text") != 0) {
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--as %s covers all commands; remove '%s'", config->tool.as,
+                                   config->tool.topic));
     }
     if (command != NULL) {
         ox_help_print_command(stdout, command);
     }
     for (unsigned i = 0; command == NULL && i < sizeof forms / sizeof *forms; i++) {
-        if (strcmp(config->as, forms[i].as) == 0) {
+        if (strcmp(config->tool.as, forms[i].as) == 0) {
             forms[i].print(stdout);
         }
     }

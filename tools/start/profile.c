@@ -107,19 +107,20 @@ enum ox_status ox_profile_config(const struct ox_config *config, const struct ox
     const char *const variable = getenv(VARIABLE);
     own = *config;
     *out = &own;
-    enum ox_status status = find_profile("--profile", own.profile);
-    memcpy(own.given_profile, own.profile, sizeof own.given_profile);
-    if (own.profile[0] == '\0' && variable != NULL) {
-        snprintf(own.profile, sizeof own.profile, "%s", variable);
-        OX_THEN(status, find_profile(VARIABLE, own.profile));
+    enum ox_status status = find_profile("--profile", own.files.profile);
+    memcpy(own.files.given_profile, own.files.profile, sizeof own.files.given_profile);
+    if (own.files.profile[0] == '\0' && variable != NULL) {
+        snprintf(own.files.profile, sizeof own.files.profile, "%s", variable);
+        OX_THEN(status, find_profile(VARIABLE, own.files.profile));
     }
-    if (own.profile[0] == '\0' && !(user_path("XDG_CONFIG_HOME", "/.config", "offload/machine.json", own.profile) &&
-                                    access(own.profile, R_OK) == 0)) {
-        own.profile[0] = '\0';
-        own.measure = true;
-        user_path("XDG_CACHE_HOME", "/.cache", "offload", own.measure_folder);
-    } else if (strcmp(own.profile, BUILTIN) == 0) {
-        own.profile[0] = '\0';
+    if (own.files.profile[0] == '\0' &&
+        !(user_path("XDG_CONFIG_HOME", "/.config", "offload/machine.json", own.files.profile) &&
+          access(own.files.profile, R_OK) == 0)) {
+        own.files.profile[0] = '\0';
+        own.files.measure = true;
+        user_path("XDG_CACHE_HOME", "/.cache", "offload", own.files.measure_folder);
+    } else if (strcmp(own.files.profile, BUILTIN) == 0) {
+        own.files.profile[0] = '\0';
     }
     return status;
 }
@@ -128,26 +129,26 @@ enum ox_status ox_profile_config(const struct ox_config *config, const struct ox
  * an eighth, which is for what no budget counts; with a GPU its memory is the device's. */
 enum ox_status ox_profile_memory(struct ox_config *config) {
     struct ox_machine machine;
-    if (config->profile[0] == '\0' || strcmp(config->profile, BUILTIN) == 0) {
+    if (config->files.profile[0] == '\0' || strcmp(config->files.profile, BUILTIN) == 0) {
         return OX_OK;
     }
-    enum ox_status status = find_profile("--profile", config->profile);
-    OX_THEN(status, ox_predict_machine(config->profile, 1, &machine));
+    enum ox_status status = find_profile("--profile", config->files.profile);
+    OX_THEN(status, ox_predict_machine(config->files.profile, 1, &machine));
     if (status != OX_OK) {
         return status;
     }
     char text[2][OX_SIZE_TEXT_BYTES];
-    if (config->host_mem_bytes == 0) {
-        config->host_mem_bytes = machine.host.memory_bytes - machine.host.memory_bytes / 8;
-        ox_log(OX_LOG_INFO, "--host-mem %s of the %s of %s", ox_size_text(config->host_mem_bytes, text[0]),
+    if (config->memory.host_mem_bytes == 0) {
+        config->memory.host_mem_bytes = machine.host.memory_bytes - machine.host.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--host-mem %s of the %s of %s", ox_size_text(config->memory.host_mem_bytes, text[0]),
                ox_size_text(machine.host.memory_bytes, text[1]), machine.name);
     }
-    if (config->device == OX_DEVICE_CHOICE_AUTO) {
-        config->device = machine.has_gpu ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
+    if (config->memory.device == OX_DEVICE_CHOICE_AUTO) {
+        config->memory.device = machine.has_gpu ? OX_DEVICE_CHOICE_CUDA : OX_DEVICE_CHOICE_CPU;
     }
-    if (config->device_mem_bytes == 0 && machine.has_gpu && config->device == OX_DEVICE_CHOICE_CUDA) {
-        config->device_mem_bytes = machine.gpu.memory_bytes - machine.gpu.memory_bytes / 8;
-        ox_log(OX_LOG_INFO, "--device-mem %s of the %s of %s", ox_size_text(config->device_mem_bytes, text[0]),
+    if (config->memory.device_mem_bytes == 0 && machine.has_gpu && config->memory.device == OX_DEVICE_CHOICE_CUDA) {
+        config->memory.device_mem_bytes = machine.gpu.memory_bytes - machine.gpu.memory_bytes / 8;
+        ox_log(OX_LOG_INFO, "--device-mem %s of the %s of %s", ox_size_text(config->memory.device_mem_bytes, text[0]),
                ox_size_text(machine.gpu.memory_bytes, text[1]), machine.gpu.name);
     }
     return OX_OK;

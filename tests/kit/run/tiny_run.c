@@ -109,12 +109,12 @@ static void fill_config(struct ox_config *config, const char *name, const char *
     for (unsigned i = 0; more_options != NULL && more_options[i][0] != NULL; i++) {
         set_option(config, more_options[i][0], more_options[i][1]);
     }
-    config->processes = getenv(variable) != NULL ? process_count : 1;
-    config->overwrite_output_dir = start == TINY_OVERWRITE;
+    config->ranks.processes = getenv(variable) != NULL ? process_count : 1;
+    config->files.overwrite_output_dir = start == TINY_OVERWRITE;
     const char *const origin = start == TINY_RESUME       ? "latest"
                                : start == TINY_BRANCH     ? checkpoint_of(name)
                                : start == TINY_BRANCH_NEW ? checkpoint_of("undisturbed") : "";
-    snprintf(config->resume_from_checkpoint, sizeof config->resume_from_checkpoint, "%s", origin);
+    snprintf(config->files.resume_from_checkpoint, sizeof config->files.resume_from_checkpoint, "%s", origin);
     REQUIRE_OK(ox_config_validate(config, OX_CMD_TRAIN));
 }
 

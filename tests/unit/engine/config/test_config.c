@@ -111,15 +111,16 @@ static void test_table(void) {
 static void test_defaults(void) {
     struct ox_config c;
     ox_config_init(&c);
-    CHECK(c.learning_rate == 0 && c.warmup_steps == -1);
-    CHECK(c.adam_beta1 == 0.9 && c.adam_beta2 == 0.95 && c.adam_epsilon == 1e-8);
-    CHECK(c.weight_decay == 0.1 && c.max_grad_norm == 1.0 && c.decay_embeddings);
-    CHECK(c.per_device_train_batch_size == 1 && c.gradient_accumulation_steps == 0 &&
-          c.max_seq_length == 1024);
-    CHECK(c.chunk_elems == 0 && c.queue_depth == 16 && c.eval_windows == 32 && c.seed == 42);
-    CHECK(c.lr_scheduler_type == OX_LR_LINEAR && c.dtype == OX_COMPUTE_FP32 && c.prefetch_depth == -1);
-    CHECK(strcmp(c.save_dtype, "auto") == 0 && c.data_format == OX_FORMAT_AUTO && c.nvme_count == 0);
-    CHECK(c.eval_fraction == 0.02 && c.stop_grace_seconds == 30.0 && c.max_nonfinite_steps == 10);
+    CHECK(c.optim.learning_rate == 0 && c.optim.warmup_steps == -1);
+    CHECK(c.optim.adam_beta1 == 0.9 && c.optim.adam_beta2 == 0.95 && c.optim.adam_epsilon == 1e-8);
+    CHECK(c.optim.weight_decay == 0.1 && c.optim.max_grad_norm == 1.0 && c.optim.decay_embeddings);
+    CHECK(c.train.per_device_train_batch_size == 1 && c.train.gradient_accumulation_steps == 0 &&
+          c.rows.max_seq_length == 1024);
+    CHECK(c.place.chunk_elems == 0 && c.memory.queue_depth == 16 && c.save.eval_windows == 32 && c.train.seed == 42);
+    CHECK(c.optim.lr_scheduler_type == OX_LR_LINEAR && c.train.dtype == OX_COMPUTE_FP32 &&
+          c.place.prefetch_depth == -1);
+    CHECK(strcmp(c.save.save_dtype, "auto") == 0 && c.rows.data_format == OX_FORMAT_AUTO && c.memory.nvme_count == 0);
+    CHECK(c.rows.eval_fraction == 0.02 && c.train.stop_grace_seconds == 30.0 && c.train.max_nonfinite_steps == 10);
 }
 
 static void test_sizes(void) {
@@ -135,7 +136,7 @@ static void test_sizes(void) {
     set_refused("nvme", "/mnt/a:400", "400 has no unit; did you mean /mnt/a:400GiB?");
     REQUIRE_OK(set(&c, "host-mem", "0"));
     REQUIRE_OK(set(&c, "drive-endurance", "1000001B"));
-    CHECK(c.host_mem_bytes == 0 && c.drive_endurance_bytes == 1000001);
+    CHECK(c.memory.host_mem_bytes == 0 && c.memory.drive_endurance_bytes == 1000001);
 }
 
 static void test_set(void) {
@@ -151,12 +152,11 @@ static void test_set(void) {
     REQUIRE_OK(set(&c, "nvme", "/mnt/a:b:4GiB"));
     REQUIRE_OK(set(&c, "nvme", "/mnt/c"));
     REQUIRE_OK(set(&c, "model", ""));
-    CHECK(c.learning_rate == 1e-5 && c.seed == UINT64_MAX && c.prefetch_depth == -1);
-    CHECK(c.device_mem_bytes == UINT64_C(3) << 29 && c.lr_scheduler_type == OX_LR_WSD && c.dry_run);
-    CHECK(c.dtype == OX_COMPUTE_BF16 && c.nvme_count == 2 && c.nvme[0].bytes == UINT64_C(4) << 30);
-    CHECK(strcmp(c.nvme[0].path, "/mnt/a:b") == 0 && strcmp(c.nvme[1].path, "/mnt/c") == 0);
-    CHECK(c.nvme[1].bytes == 0);
-
+    CHECK(c.optim.learning_rate == 1e-5 && c.train.seed == UINT64_MAX && c.place.prefetch_depth == -1);
+    CHECK(c.memory.device_mem_bytes == UINT64_C(3) << 29 && c.optim.lr_scheduler_type == OX_LR_WSD && c.tool.dry_run);
+    CHECK(c.train.dtype == OX_COMPUTE_BF16 && c.memory.nvme_count == 2 && c.memory.nvme[0].bytes == UINT64_C(4) << 30);
+    CHECK(strcmp(c.memory.nvme[0].path, "/mnt/a:b") == 0 && strcmp(c.memory.nvme[1].path, "/mnt/c") == 0);
+    CHECK(c.memory.nvme[1].bytes == 0);
     set_refused("max-steps", "ten", "not a whole number");
     set_refused("max-steps", "-1", "out of range");
     set_refused("max-steps", "1.5", "not a whole number");
@@ -194,18 +194,19 @@ static void test_set(void) {
     set_refused("model", longer, "too long");
     longer[sizeof longer - 2] = '\0';
     REQUIRE_OK(set(&c, "model", longer));
-    CHECK(strcmp(c.model, longer) == 0);
-    for (uint32_t i = c.nvme_count; i < OX_CONFIG_NVME_MAX; i++) {
+    CHECK(strcmp(c.files.model, longer) == 0);
+    for (uint32_t i = c.memory.nvme_count; i < OX_CONFIG_NVME_MAX; i++) {
         REQUIRE_OK(set(&c, "nvme", "/mnt/d:1GiB"));
     }
-    c.data_count = 0;
+    c.files.data_count = 0;
     REQUIRE_OK(set(&c, "data", "a:2.5"));
     REQUIRE_OK(set(&c, "data", "b:c"));
     REQUIRE_OK(set(&c, "data", "/"));
-    CHECK(c.data_count == 3 && strcmp(c.data[0].path, "a") == 0 && c.data[0].weight == 2.5);
-    CHECK(strcmp(c.data[1].path, "b:c") == 0 && c.data[1].weight == 1 && strcmp(c.data[2].path, "/") == 0);
+    CHECK(c.files.data_count == 3 && strcmp(c.files.data[0].path, "a") == 0 && c.files.data[0].weight == 2.5);
+    CHECK(strcmp(c.files.data[1].path, "b:c") == 0 && c.files.data[1].weight == 1 &&
+          strcmp(c.files.data[2].path, "/") == 0);
     REQUIRE_OK(set(&c, "prompt", "two\nlines"));
-    CHECK(strcmp(c.prompt, "two\nlines") == 0);
+    CHECK(strcmp(c.write.prompt, "two\nlines") == 0);
     CHECK(set(&c, "nvme", "/mnt/d:1GiB") == OX_E_CONFIG && strstr(ox_error_text(), "more than 16") != NULL);
 }
 
@@ -215,14 +216,14 @@ static void test_set_ranks(void) {
     REQUIRE_OK(set(&c, "sharding_strategy", "SHARD_GRAD_OP")); /* FSDP's name and letters */
     REQUIRE_OK(set(&c, "isa", "AVX2"));
     REQUIRE_OK(set(&c, "ddp_timeout", "1800")); /* the Trainer's name and unit */
-    CHECK(c.sharding == OX_SHARDING_CHOICE_SHARD_GRAD_OP && strcmp(c.isa, "avx2") == 0);
-    CHECK(c.comm_timeout_ns == UINT64_C(1800000000000));
+    CHECK(c.ranks.sharding == OX_SHARDING_CHOICE_SHARD_GRAD_OP && strcmp(c.place.isa, "avx2") == 0);
+    CHECK(c.ranks.comm_timeout_ns == UINT64_C(1800000000000));
     REQUIRE_OK(set(&c, "sharding", "no-shard"));
-    CHECK(c.sharding == OX_SHARDING_CHOICE_NO_SHARD);
+    CHECK(c.ranks.sharding == OX_SHARDING_CHOICE_NO_SHARD);
     REQUIRE_OK(set(&c, "sharding", "HYBRID_SHARD"));
-    CHECK(c.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD);
+    CHECK(c.ranks.sharding == OX_SHARDING_CHOICE_HYBRID_SHARD);
     REQUIRE_OK(set(&c, "dp_shard_size", "2"));
-    CHECK(c.shard_size == 2);
+    CHECK(c.ranks.shard_size == 2);
     set_refused("sharding", "_HYBRID_SHARD_ZERO2", "; use hybrid_shard_zero2");
     set_refused("sharding", "DDP", "; use no_shard");
     set_refused("sharding", "full", "auto, full_shard, shard_grad_op, zero1, zero2, zero3, no_shard, shared");
@@ -327,9 +328,9 @@ static void check_micro_batches(const char *batch, const char *micro, const char
         return;
     }
     REQUIRE_OK(status);
-    CHECK(c.gradient_accumulation_steps == count && c.global_batch_size == 0);
+    CHECK(c.train.gradient_accumulation_steps == count && c.train.global_batch_size == 0);
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
-    CHECK(c.gradient_accumulation_steps == count);
+    CHECK(c.train.gradient_accumulation_steps == count);
 }
 
 static void test_global_batch(void) {
@@ -355,16 +356,19 @@ static void test_yaml(void) {
                                               "decay_embeddings: no\ndevice_mem: 2GiB\ndata: 'a # b'\n"
                                               "nvme:\n  - /mnt/a:1GiB\n  - \"/mnt/b:2GiB\"\n"),
                                    OX_CMD_TRAIN));
-    CHECK(strcmp(c.model, "./m") == 0 && c.learning_rate == 1e-5 && c.max_steps == 7 && !c.decay_embeddings);
-    CHECK(c.device_mem_bytes == UINT64_C(2) << 30 && strcmp(c.data[0].path, "a # b") == 0);
-    CHECK(c.nvme_count == 2 && strcmp(c.nvme[0].path, "/mnt/a") == 0 && c.nvme[1].bytes == UINT64_C(2) << 30);
+    CHECK(strcmp(c.files.model, "./m") == 0 && c.optim.learning_rate == 1e-5 && c.train.max_steps == 7 &&
+          !c.optim.decay_embeddings);
+    CHECK(c.memory.device_mem_bytes == UINT64_C(2) << 30 && strcmp(c.files.data[0].path, "a # b") == 0);
+    CHECK(c.memory.nvme_count == 2 && strcmp(c.memory.nvme[0].path, "/mnt/a") == 0 &&
+          c.memory.nvme[1].bytes == UINT64_C(2) << 30);
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml(""), OX_CMD_TRAIN));
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme: /mnt/c:1GiB\n"), OX_CMD_TRAIN));
-    CHECK(c.nvme_count == 1);
+    CHECK(c.memory.nvme_count == 1);
 
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("from_scratch: True\ndecay_all: Yes\ndecay_embeddings: OFF\n"
                                                   "verify_memory: n\nadd_eos: true\n"), OX_CMD_TRAIN));
-    CHECK(c.from_scratch && c.decay_all && !c.decay_embeddings && !c.verify_memory && c.add_eos == OX_CHOICE_ON);
+    CHECK(c.files.from_scratch && c.optim.decay_all && !c.optim.decay_embeddings && !c.memory.verify_memory &&
+          c.rows.add_eos == OX_CHOICE_ON);
     yaml_refused("model: None\n", "model has no value");
     yaml_refused("model: Null\n", "model has no value");
     yaml_refused("model: m\nlearning_rat: 1\n",
@@ -391,7 +395,8 @@ static void test_yaml(void) {
     /* what earlier versions have recorded */
     REQUIRE_OK(ox_config_load_yaml(&c, write_yaml("nvme:\n- \"/mnt/a:429496729601\"\ndevice_mem: 1500000001\n"),
                                    OX_CMD_TRAIN));
-    CHECK(c.nvme_count == 1 && c.nvme[0].bytes == 429496729601 && c.device_mem_bytes == 1500000001);
+    CHECK(c.memory.nvme_count == 1 && c.memory.nvme[0].bytes == 429496729601 &&
+          c.memory.device_mem_bytes == 1500000001);
     ox_config_init(&c);
     CHECK(ox_config_load_yaml(&c, write_yaml("max_steps: 1\n"), OX_CMD_DOCTOR) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "`offload doctor` does not take 'max_steps'") != NULL);
@@ -411,20 +416,21 @@ static void test_odd_values(void) {
     REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_GENERATE, &text));
     ox_config_init(&second);
     REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_GENERATE));
-    CHECK(strcmp(second.prompt, prose) == 0);
+    CHECK(strcmp(second.write.prompt, prose) == 0);
     free(text);
     ox_config_init(&first);
     REQUIRE_OK(set(&first, "data", "/a:0.00001"));
     REQUIRE_OK(set(&first, "data", "/b:0.1"));
-    CHECK(set(&first, "data", "/c:0.0000001") == OX_E_CONFIG && first.data_count == 2);
+    CHECK(set(&first, "data", "/c:0.0000001") == OX_E_CONFIG && first.files.data_count == 2);
     REQUIRE_OK(set(&first, "data", "/c:3:1"));
     REQUIRE_OK(ox_config_to_yaml(&first, OX_CMD_TRAIN, &text));
     ox_config_init(&second);
     REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
     CHECK(strstr(text, "\"/a:0.00001\"\n") != NULL && strstr(text, "\"/b:0.1\"\n") != NULL);
-    CHECK(second.data_count == 3 && strcmp(second.data[0].path, "/a") == 0 && second.data[0].weight == 0.00001);
-    CHECK(strcmp(second.data[1].path, "/b") == 0 && second.data[1].weight == 0.1);
-    CHECK(strcmp(second.data[2].path, "/c:3") == 0 && second.data[2].weight == 1);
+    CHECK(second.files.data_count == 3 && strcmp(second.files.data[0].path, "/a") == 0 &&
+          second.files.data[0].weight == 0.00001);
+    CHECK(strcmp(second.files.data[1].path, "/b") == 0 && second.files.data[1].weight == 0.1);
+    CHECK(strcmp(second.files.data[2].path, "/c:3") == 0 && second.files.data[2].weight == 1);
     free(text);
 }
 
@@ -473,8 +479,8 @@ static void test_round_trip(void) {
     REQUIRE_OK(ox_config_load_yaml(&second, write_yaml(text), OX_CMD_TRAIN));
     REQUIRE_OK(ox_config_to_yaml(&second, OX_CMD_TRAIN, &again));
     CHECK(strcmp(text, again) == 0);
-    CHECK(memcmp(&first.adam_beta2, &second.adam_beta2, sizeof first.adam_beta2) == 0);
-    second.seq_given = first.seq_given; /* a file gives every option */
+    CHECK(memcmp(&first.optim.adam_beta2, &second.optim.adam_beta2, sizeof first.optim.adam_beta2) == 0);
+    second.rows.seq_given = first.rows.seq_given; /* a file gives every option */
     CHECK(memcmp(&first, &second, sizeof first) == 0);
     CHECK(strstr(text, "weight_decay: 0.30000000000000004\n") != NULL);
     CHECK(strstr(text, "learning_rate: 0.1\n") != NULL);
@@ -607,12 +613,12 @@ static void test_hints(void) {
     REQUIRE_OK(set(&c, "document-mask", "no"));
     REQUIRE_OK(set(&c, "eval-steps", "0.1"));
     REQUIRE_OK(set(&c, "save-steps", "1e3"));
-    CHECK(c.add_bos == OX_CHOICE_ON && c.document_mask == OX_CHOICE_OFF);
-    CHECK(c.eval_steps == 0.1 && c.save_steps == 1000);
+    CHECK(c.rows.add_bos == OX_CHOICE_ON && c.rows.document_mask == OX_CHOICE_OFF);
+    CHECK(c.save.eval_steps == 0.1 && c.save.save_steps == 1000);
     REQUIRE_OK(set(&c, "trace", "True"));
-    CHECK(strcmp(c.trace, "on") == 0);
+    CHECK(strcmp(c.save.trace, "on") == 0);
     REQUIRE_OK(set(&c, "trace", "1"));
-    CHECK(strcmp(c.trace, "1") == 0);
+    CHECK(strcmp(c.save.trace, "1") == 0);
 }
 
 /* A number below 1 is a share of all steps, rounded up, as transformers' TrainerState.compute_steps and
@@ -626,13 +632,13 @@ static void test_shares(void) {
     REQUIRE_OK(set(&c, "logging-steps", "0.001"));
     REQUIRE_OK(set(&c, "warmup-steps", "0.03"));
     REQUIRE_OK(ox_config_validate(&c, OX_CMD_PLAN));
-    CHECK(c.warmup_steps == -1 && c.warmup_ratio == 0.03);
+    CHECK(c.optim.warmup_steps == -1 && c.optim.warmup_ratio == 0.03);
     ox_config_count_steps(&c, 0);
-    CHECK(c.eval_steps == 0.1);
+    CHECK(c.save.eval_steps == 0.1);
     ox_config_count_steps(&c, 101);
-    CHECK(c.eval_steps == 11 && c.save_steps == 35 && c.logging_steps == 1);
+    CHECK(c.save.eval_steps == 11 && c.save.save_steps == 35 && c.save.logging_steps == 1);
     ox_config_count_steps(&c, 1000); /* steps stay */
-    CHECK(c.eval_steps == 11 && c.save_steps == 35);
+    CHECK(c.save.eval_steps == 11 && c.save.save_steps == 35);
     CHECK(ox_config_steps(0.5, 9) == 5 && ox_config_steps(7, 9) == 7 && ox_config_steps(0, 9) == 0);
 }
 

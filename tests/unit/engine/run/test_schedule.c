@@ -36,7 +36,7 @@ static void check_case(const json_t *json) {
     for (uint64_t step = 0; step < steps; step++) {
         const double expected = json_real_value(json_array_get(rates, step));
         const double rate = ox_schedule_rate(&schedule, step);
-        if (!(fabs(rate - expected) <= 1e-14 * config.learning_rate)) {
+        if (!(fabs(rate - expected) <= 1e-14 * config.optim.learning_rate)) {
             char *const text = json_dumps(json_object_get(json, "options"), 0);
             printf("%s: step %llu has %.17g, transformers has %.17g\n", text, (unsigned long long)step, rate, expected);
             free(text);

@@ -25,8 +25,8 @@ static void write_and_read(uint32_t missing, struct ox_machine *out) {
     char path[OX_PATH_BYTES];
     struct ox_bench_device gpu = {.facts = {.name = "a card", .memory_bytes = UINT64_C(80) << 30}};
     ox_config_init(&config);
-    config.compute_threads = config.optimizer_threads = 1;
-    config.quiet = true;
+    config.place.compute_threads = config.place.optimizer_threads = 1;
+    config.tool.quiet = true;
     bench = (struct ox_bench){.config = &config, .json = true, .gpu = &gpu};
     for (uint32_t i = 0; i < sizeof records / sizeof *records - missing; i++) {
         ox_bench_add(&bench, &(struct ox_bench_figure){.value = records[i].value, .unit = ""}, "%s", records[i].name);
