@@ -4,7 +4,9 @@
 #include "base/json.h"
 #include "base/prng/prng.h"
 #include "engine/hf/hf.h"
+#include "engine/hf/safetensors.h"
 #include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -35,7 +37,8 @@ static void add_mxfp4(struct file *file, const struct ox_tensor *tensor) {
     const uint64_t experts = tensor->shape[0], in = tensor->shape[1], out = tensor->shape[2], groups = in / 32;
     char name[OX_TENSOR_NAME_BYTES + 16];
     snprintf(name, sizeof name, "%s_blocks", tensor->name);
-    unsigned char *at = add_entry(file, name, "U8", json_pack("[I,I,I,i]", experts, out, groups, 16), tensor->count / 2);
+    json_t *const shape = json_pack("[I,I,I,i]", experts, out, groups, 16);
+    unsigned char *at = add_entry(file, name, "U8", shape, tensor->count / 2);
     for (uint64_t i = 0; i < tensor->count / 2; i++) {
         at[i] = (unsigned char)(ox_uniform(SEED, 1, i) * 256.0);
     }
@@ -99,4 +102,47 @@ const char *mixture_write(const char *name, const char *config_path, bool mxfp4)
     free(file.bytes);
     json_decref(file.header);
     return folder;
+}
+
+/* Compares a file of two checkpoints tensor by tensor. */
+static bool same_tensors(const char *a, const char *b) {
+    struct ox_st_file *files[2];
+    REQUIRE_OK(ox_st_open(a, &files[0]));
+    REQUIRE_OK(ox_st_open(b, &files[1]));
+    bool same = ox_st_count(files[0]) == ox_st_count(files[1]);
+    for (uint32_t i = 0; same && i < ox_st_count(files[0]); i++) {
+        const struct ox_st_entry *const left = ox_st_entry(files[0], i);
+        const struct ox_st_entry *const right = ox_st_find(files[1], left->name);
+        same = right != NULL && right->count == left->count;
+        float *const values = same ? malloc(2 * left->count * sizeof *values) : NULL;
+        if (same) {
+            REQUIRE_OK(ox_st_read_f32(files[0], left, 0, left->count, values));
+            REQUIRE_OK(ox_st_read_f32(files[1], right, 0, left->count, values + left->count));
+            same = memcmp(values, values + left->count, left->count * sizeof *values) == 0;
+        }
+        if (!same) {
+            printf("%s differs in %s and %s\n", left->name, a, b);
+        }
+        free(values);
+    }
+    ox_st_close(&files[0]);
+    ox_st_close(&files[1]);
+    return same;
+}
+
+bool mixture_same_runs(const char *a, const char *b, unsigned steps) {
+    static const char *const names[] = {"model.safetensors", "adapter_model.safetensors", "optimizer.safetensors"};
+    char *const left = sys_curve(test_path(a), "step"), *const right = sys_curve(test_path(b), "step");
+    bool same = left[0] != '\0' && sys_same_text("step", left, right);
+    unsigned found = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names && same; i++) {
+        const char *const path = test_pathf("%s/checkpoint-%u/%s", a, steps, names[i]);
+        if (files_exist(path)) {
+            found++;
+            same = same_tensors(path, test_pathf("%s/checkpoint-%u/%s", b, steps, names[i]));
+        }
+    }
+    free(left);
+    free(right);
+    return same && found == 2;
 }

@@ -43,39 +43,8 @@ static void train(const char *output, const char *more) {
     train_model(model, output, more);
 }
 
-/* Compares a file of two checkpoints tensor by tensor: their order follows units. */
-static bool same_tensors(const char *a, const char *b, const char *name) {
-    struct ox_st_file *files[2];
-    REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/%s", a, STEPS, name), &files[0]));
-    REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/%s", b, STEPS, name), &files[1]));
-    bool same = ox_st_count(files[0]) == ox_st_count(files[1]);
-    for (uint32_t i = 0; same && i < ox_st_count(files[0]); i++) {
-        const struct ox_st_entry *const left = ox_st_entry(files[0], i);
-        const struct ox_st_entry *const right = ox_st_find(files[1], left->name);
-        same = right != NULL && right->count == left->count;
-        float *const values = same ? malloc(2 * left->count * sizeof *values) : NULL;
-        if (same) {
-            REQUIRE_OK(ox_st_read_f32(files[0], left, 0, left->count, values));
-            REQUIRE_OK(ox_st_read_f32(files[1], right, 0, left->count, values + left->count));
-            same = memcmp(values, values + left->count, left->count * sizeof *values) == 0;
-        }
-        if (!same) {
-            printf("%s differs in %s and %s\n", left->name, a, b);
-        }
-        free(values);
-    }
-    ox_st_close(&files[0]);
-    ox_st_close(&files[1]);
-    return same;
-}
-
 static bool same_runs(const char *a, const char *b) {
-    char *const left = sys_curve(test_path(a), "step"), *const right = sys_curve(test_path(b), "step");
-    const bool same = sys_same_text("step", left, right) && same_tensors(a, b, "model.safetensors") &&
-                      same_tensors(a, b, "optimizer.safetensors");
-    free(left);
-    free(right);
-    return same;
+    return mixture_same_runs(a, b, STEPS);
 }
 
 static void test_same_bits(void) {
