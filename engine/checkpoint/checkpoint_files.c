@@ -24,7 +24,7 @@ struct ox_checkpoint_files {
     struct ox_plane_list planes; /* what the optimizer file has for each tensor */
     struct ox_hf_writer *hf;
     struct ox_st_writer *optim;
-    uint32_t *optim_first; /* by saved tensor: index of its first plane in the optimizer file; parts share one */
+    uint32_t *optim_first; /* by saved tensor, and one more: index of its first plane in the optimizer file */
     uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
     uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
@@ -102,12 +102,7 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
     static const enum ox_dtype same[] = {OX_DTYPE_F32, OX_DTYPE_BF16, OX_DTYPE_F16};
     const enum ox_unit_format format = model->units[tensor->unit_idx].format;
     const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[format];
-    return plane == OX_PLANE_MASTER ? !exact : tensor->trained;
-}
-
-/* Whether the files have a tensor here: they have it whole, where its first part is. */
-static bool is_in_files(const struct ox_tensor *tensor) {
-    return tensor->part_first == 0;
+    return tensor->saved_idx != OX_NO_TENSOR && (plane == OX_PLANE_MASTER ? !exact : tensor->trained);
 }
 
 /* How many of the first `count` planes of the list the optimizer file has of a tensor. */
@@ -135,8 +130,8 @@ static void optim_specs_close(struct optim_specs *specs) {
 
 static enum ox_status optim_specs_open(const struct ox_model *model, const struct ox_plane_list *planes,
                                        struct optim_specs *out) {
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        out->count += is_in_files(&model->tensors[i]) ? planes_before(model, planes, i, planes->count) : 0;
+    for (uint32_t i = 0; i < model->saved_count; i++) {
+        out->count += planes_before(model, planes, model->saved[i], planes->count);
     }
     out->specs = calloc(out->count + (size_t)1, sizeof *out->specs);
     out->names = calloc(out->count + (size_t)1, OX_OPTIM_NAME_BYTES);
@@ -144,10 +139,10 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
         optim_specs_close(out);
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to describe the optimizer's state");
     }
-    for (uint32_t i = model->saved_first * planes->count, at = 0; i < model->tensor_count * planes->count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i / planes->count];
-        if (!is_in_files(tensor) ||
-            !has_plane(model, i / planes->count, planes->planes[i % planes->count], planes->weights_dtype)) {
+    for (uint32_t i = 0, at = 0; i < model->saved_count * planes->count; i++) {
+        const uint32_t tensor_idx = model->saved[i / planes->count];
+        const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
+        if (!has_plane(model, tensor_idx, planes->planes[i % planes->count], planes->weights_dtype)) {
             continue;
         }
         char *const name = out->names + (size_t)at * OX_OPTIM_NAME_BYTES;
@@ -262,19 +257,24 @@ static enum ox_status join(struct ox_checkpoint_files *files, const struct ox_ch
 /* Planes lie tensor by tensor in the optimizer file. */
 static enum ox_status number_planes(struct ox_checkpoint_files *files) {
     const struct ox_model *const model = files->model;
-    files->optim_first = calloc(model->tensor_count - model->saved_first + (size_t)1, sizeof *files->optim_first);
+    files->optim_first = calloc(model->saved_count + (size_t)1, sizeof *files->optim_first);
     if (files->optim_first == NULL) {
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to number the optimizer's planes");
     }
-    uint32_t count = 0;
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        for (uint32_t part = i; is_in_files(&model->tensors[i]) && part != OX_NO_TENSOR;
-             part = model->tensors[part].next_part) {
-            files->optim_first[part - model->saved_first] = count;
-        }
-        count += is_in_files(&model->tensors[i]) ? planes_before(model, &files->planes, i, files->planes.count) : 0;
+    for (uint32_t i = 0; i < model->saved_count; i++) {
+        uint32_t *const first = &files->optim_first[i];
+        first[1] = first[0] + planes_before(model, &files->planes, model->saved[i], files->planes.count);
     }
     return OX_OK;
+}
+
+/* Whether a unit has tensors that are saved. */
+static bool is_saved(const struct ox_model *model, uint32_t unit_idx) {
+    bool is = false;
+    for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, &model->units[unit_idx], at)) != NULL;) {
+        is |= at->saved_idx != OX_NO_TENSOR;
+    }
+    return is;
 }
 
 static enum ox_status number_chunks(struct ox_checkpoint_files *files, const struct ox_engine *engine) {
@@ -293,7 +293,7 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
     }
     for (uint32_t unit_idx = 0; unit_idx < unit_count; unit_idx++) {
         const uint32_t first = files->chunk_first[unit_idx];
-        const bool saved = files->model->units[unit_idx].tensor_first >= files->model->saved_first;
+        const bool saved = is_saved(files->model, unit_idx);
         for (uint32_t i = first; i < files->chunk_first[unit_idx + 1]; i++) {
             files->has[i] = !saved || !ox_engine_owns_chunk(engine, unit_idx, i - first);
             files->missing += !files->has[i];
@@ -335,7 +335,7 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
                                   const struct ox_tensor_part *piece) {
     const uint64_t bytes = piece->count * sizeof *view->values;
     add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
-    const uint32_t idx = files->optim_first[piece->tensor_idx - files->model->saved_first] +
+    const uint32_t idx = files->optim_first[files->model->tensors[piece->tensor_idx].saved_idx] +
                          planes_before(files->model, &files->planes, piece->tensor_idx, nth);
     const uint64_t first = files->model->tensors[piece->tensor_idx].part_first + piece->first;
     return ox_st_write(files->optim, idx, first * sizeof *view->values, view->values + piece->at, bytes);
@@ -389,11 +389,11 @@ static int64_t tensor_of(const struct ox_model *model, const char *name) {
 
 /* Finds the span of an entry, or the first of those that are of parts. */
 static bool find_span(const struct ox_checkpoint_files *files, const struct ox_st_entry *entry, struct span *out) {
-    static const char prefix[] = "base_model.model.";
-    const char *const found = strncmp(entry->name, prefix, sizeof prefix - 1) == 0 ? entry->name + sizeof prefix - 1
-                                                                                   : entry->name;
-    const int64_t idx = tensor_of(files->model, found);
-    for (uint32_t nth = 0; idx >= (int64_t)files->model->saved_first && nth < planes_of(files); nth++) {
+    const int64_t weights = files->model->config.lora.r > 0 ? ox_hf_find_saved(files->model, entry->name) : -1;
+    const char *const found = weights >= 0 ? files->model->tensors[weights].name : entry->name;
+    const int64_t idx = weights >= 0 ? weights : tensor_of(files->model, found);
+    const bool saved = idx >= 0 && files->model->tensors[idx].saved_idx != OX_NO_TENSOR;
+    for (uint32_t nth = 0; saved && nth < planes_of(files); nth++) {
         const struct ox_tensor *const tensor = &files->model->tensors[idx];
         const uint32_t limbs = nth == 0 ? ox_tensor_limbs(tensor) : 1;
         char name[OX_OPTIM_NAME_BYTES];
@@ -529,8 +529,8 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
     uint32_t expected = 0;
-    for (uint32_t i = files->model->saved_first; i < files->model->tensor_count; i++) {
-        expected += 1 + planes_before(files->model, &files->planes, i, files->planes.count);
+    for (uint32_t i = 0; i < files->model->tensor_count; i++) {
+        expected += (files->model->tensors[i].saved_idx != OX_NO_TENSOR) + planes_before(files->model, &files->planes, i, files->planes.count);
     }
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,
@@ -602,7 +602,8 @@ enum ox_status ox_checkpoint_files_chunk(struct ox_checkpoint_files *files, uint
     struct ox_tensor_part piece = {0};
     ox_chunk_values_get(view, OX_PLANE_MASTER);
     while (status == OX_OK && ox_tensor_part_next(files->model, unit_idx, view, &piece)) {
-        status = write_weights(files, view, &piece);
+        const bool has = files->model->tensors[piece.tensor_idx].saved_idx != OX_NO_TENSOR;
+        status = has ? write_weights(files, view, &piece) : OX_OK;
     }
     for (uint32_t i = 0; i < files->planes.count && status == OX_OK; i++) {
         if (!ox_chunk_has_plane(view, files->planes.planes[i])) {

@@ -129,9 +129,14 @@ static bool was_frozen(const struct ox_st_file *optim, const struct ox_tensor *t
 }
 
 /* Refuses an entry that is not there, or not as it should be. */
-static enum ox_status refuse_entry(const struct ox_st_file *optim, const struct ox_tensor *tensor, enum ox_plane plane,
+static enum ox_status refuse_entry(const struct ox_model *model, const struct ox_st_file *optim,
+                                   const struct ox_tensor *tensor, enum ox_plane plane,
                                    const struct ox_st_entry *entry) {
     char name[OX_OPTIM_NAME_BYTES];
+    if (was_frozen(optim, tensor) && model->config.lora.r > 0) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" was not trained; give the run's --lora-target-modules, "
+                       "--lora-modules-to-save and --lora-bias", ox_st_path(optim), tensor->name);
+    }
     if (was_frozen(optim, tensor)) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" was frozen, so it has no moments to be trained with; give the run's "
                        "--freeze, or begin a new run with this folder as --model", ox_st_path(optim), tensor->name);
@@ -146,8 +151,8 @@ static enum ox_status refuse_entry(const struct ox_st_file *optim, const struct 
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     uint32_t found = 0;
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        for (uint32_t k = 0; k < planes->count; k++) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        for (uint32_t k = 0; model->tensors[i].saved_idx != OX_NO_TENSOR && k < planes->count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
             const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
@@ -157,7 +162,7 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
                 entry->shape[0] != tensor->whole ||
                 memcmp(entry->shape + 1, tensor->shape + 1, (tensor->rank - 1) * sizeof *tensor->shape) != 0) {
-                return refuse_entry(optim, tensor, plane, entry);
+                return refuse_entry(model, optim, tensor, plane, entry);
             }
             entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
             found += tensor->part_first == 0; /* parts share one */
@@ -195,6 +200,13 @@ static enum ox_status check_same_model(const struct ox_model *ours, const struct
     for (uint32_t i = 0; same && i < ours->tensor_count; i++) {
         same = are_same(&ours->tensors[i], &other->tensors[i]);
     }
+    for (uint32_t i = 0; same && ours->config.lora.r > 0 && i < ours->tensor_count; i++) {
+        if ((ours->tensors[i].saved_idx == OX_NO_TENSOR) != (other->tensors[i].saved_idx == OX_NO_TENSOR)) {
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" was %strained beside its adapters; give the run's "
+                           "--lora-modules-to-save and --lora-bias again", where, ours->tensors[i].name,
+                           other->tensors[i].saved_idx == OX_NO_TENSOR ? "not " : "");
+        }
+    }
     if (same) {
         return OX_OK;
     }
@@ -226,8 +238,8 @@ static void warn_conversion(const char *path, struct ox_state_format from, struc
 /* Whether an optimizer file has averages. */
 static bool has_averages(const struct ox_st_file *optim, const struct ox_model *model) {
     bool any = false;
-    for (uint32_t i = model->saved_first; i < model->tensor_count && !any; i++) {
-        any = ox_optim_find(optim, &model->tensors[i], OX_PLANE_AVERAGE) != NULL;
+    for (uint32_t i = 0; i < model->saved_count && !any; i++) {
+        any = ox_optim_find(optim, &model->tensors[model->saved[i]], OX_PLANE_AVERAGE) != NULL;
     }
     return any;
 }
@@ -247,7 +259,7 @@ enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_mod
     OX_THEN(status, ox_st_open(optim_path, &optim));
     for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {
         if (was_frozen(optim, &model->tensors[i])) {
-            status = refuse_entry(optim, &model->tensors[i], OX_PLANE_M, NULL);
+            status = refuse_entry(model, optim, &model->tensors[i], OX_PLANE_M, NULL);
         }
     }
     ox_st_close(&optim);

@@ -164,6 +164,8 @@ struct ox_config_parts {
     double lora_dropout;
     bool use_rslora;
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
+    char lora_modules_to_save[OX_CONFIG_TEXT_BYTES];
+    uint32_t lora_bias; /* enum ox_lora_bias of engine/family */
 };
 
 /* What is added up to the loss, and by what it is scaled. */

@@ -12,7 +12,8 @@ enum {
 static const char all_trained[] = "does not exist: choose what is trained by --freeze or --lora-r; what memory cannot "
                                   "hold lives on drives (--nvme)";
 static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA of linear modules: --lora-r, "
-                                 "--lora-alpha, --lora-dropout, --lora-target-modules, --use-rslora, --adapter";
+                                 "--lora-alpha, --lora-dropout, --lora-target-modules, --lora-modules-to-save, "
+                                 "--lora-bias, --use-rslora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
@@ -132,8 +133,9 @@ const struct ox_foreign ox_foreign_names[] = {
     {"ckpt-format", NULL, "does not exist: a checkpoint has one form, which transformers reads", ANY},
     {"dtype", NULL, "use --save-dtype bf16, fp16 or fp32", OX_CMD_EXPORT},
     /* fewer parameters, fewer bits */
-    {"lora-bias bias lora-task-type", NULL, "does not exist: biases are not trained beside adapters, PEFT's default; "
-     "leave it out", ANY},
+    {"bias", NULL, "use --lora-bias none, all or lora_only", ANY},
+    {"lora-task-type", NULL, "does not exist: adapters are of language models; leave it out", ANY},
+    {"additional-target", NULL, "use --lora-modules-to-save NAME", ANY},
     {"lora-target-linear", NULL, "use --lora-target-modules all-linear", ANY},
     {"lora-model-dir peft-model* lora-path* adapters", NULL, "use --adapter DIR", ANY},
     {"lora-*-kernel", NULL, own_kernels, ANY},
@@ -144,7 +146,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"full-finetuning", NULL, "is the default: all parameters are trained unless --lora-r or --freeze says otherwise",
      ANY},
     {"target-modules", NULL, "use --lora-target-modules", ANY},
-    {"target-parameters exclude-modules modules-to-save additional-target module-dropout "
+    {"target-parameters exclude-modules module-dropout "
      "rank-pattern alpha-pattern layers-to-transform layers-pattern layer-replication fan-in-fan-out "
      "trainable-token-indices ensure-weight-tying arrow-config corda-config eva-config kasa-config loftq* "
      "megatron-config megatron-core monteclora-config runtime-config", NULL, plain_lora, ANY},

@@ -36,7 +36,6 @@ const struct ox_foreign ox_foreign_values[] = {
     {"adapter", "lora qlora", "is a folder here; --lora-r N begins a fresh adapter", ANY},
     {"finetuning-type", "full", "is the default: all parameters are trained; leave it out", ANY},
     {"finetuning-type", "lora", "is what --lora-r N does", ANY},
-    {"lora-bias bias", "none", "is so: biases are not trained beside adapters; leave it out", ANY},
     {"lora-target-linear", "true", "use --lora-target-modules all-linear", ANY},
     {"fsdp-sharding-strategy", "*shard_grad_op*", "use --sharding shard_grad_op", ANY},
     {"fsdp-sharding-strategy", "*no_shard*", "use --sharding no_shard", ANY},

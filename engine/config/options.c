@@ -324,6 +324,13 @@ static const struct ox_option options[] = {
      TEXT(parts.lora_target_modules), .group = group_training, .default_text = "", .commands = RUN,
      .bears = OX_BEARS_BITS, .help = "modules with adapters, such as q_proj,v_proj, or all-linear; default: those that "
                                      "PEFT takes"},
+    {.name = "lora-modules-to-save", .alias = "modules-to-save", .placeholder = "NAME", .type = OX_OPT_PATTERNS,
+     TEXT(parts.lora_modules_to_save), .group = group_training, .default_text = "", .commands = RUN,
+     .bears = OX_BEARS_BITS,
+     .help = "modules that are trained whole beside adapters and saved with them, such as lm_head,embed_tokens"},
+    {.name = "lora-bias", .type = OX_OPT_CHOICE, MEMBER(parts.lora_bias), .choices = "none|all|lora_only",
+     .group = group_training, .default_text = "none", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "biases that are trained beside adapters; lora_only: those of modules that have one"},
     {.name = "lora-dropout", .type = OX_OPT_DOUBLE, MEMBER(parts.lora_dropout), .min = 0, .max = 0.99,
      .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "share of what a fresh adapter reads that is zero in training, at random"},

@@ -124,12 +124,19 @@ struct ox_mixture {
 /* Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) beside matrices that stay as they are, as PEFT defines them: a
  * matrix W computes W x + scale * B (A x). */
 enum { OX_LORA_TARGETS_BYTES = 1024, OX_LORA_R_MAX = 4096, OX_LORA_ALPHA = 8, OX_LORA_ALPHA_MAX = 1000000 };
+/* The name of a head in files, which says of a model in training that it is not tied. */
+#define OX_HEAD_NAME "lm_head.weight"
+
+/* Which biases of the model are trained beside adapters: none, all, or those of modules that have one. */
+enum ox_lora_bias { OX_LORA_BIAS_NONE, OX_LORA_BIAS_ALL, OX_LORA_BIAS_LORA_ONLY };
 struct ox_lora {
     uint32_t r;    /* 0: the model has none */
     double alpha;
     bool rslora;   /* scale is alpha / sqrt(r), not alpha / r */
     double dropout; /* share of an adapter's input that is zero in training */
     char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's */
+    enum ox_lora_bias bias;
+    char modules_to_save[OX_LORA_TARGETS_BYTES]; /* names of modules that are trained whole, with commas between */
 };
 float ox_lora_scale(const struct ox_lora *lora);
 

@@ -133,7 +133,7 @@ const struct ox_family_row ox_rows_final_norm[] = {
 };
 
 const struct ox_family_row ox_rows_table[] = {
-    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = "lm_head.weight", .bare = true,
+    {.unit = OX_UNIT_HEAD, .role = OX_ROLE_HEAD, .name = OX_HEAD_NAME, .bare = true,
      .shape = {OX_DIM_VOCAB, OX_DIM_HIDDEN}, .when = when_untied},
     {.name = NULL},
 };

@@ -574,7 +574,7 @@ static void tell_mxfp4(const struct ox_hf_folder *folder) {
     }
 }
 
-static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                 uint64_t count, float *out) {
     const struct ox_hf_place *const place = &folder->places[tensor_idx];
     first += folder->model->tensors[tensor_idx].part_first; /* within the file's tensor */
@@ -597,17 +597,26 @@ static enum ox_status read_base(const struct ox_hf_folder *folder, uint32_t tens
     return status;
 }
 
+/* Whether an adapter's file has the tensor, or its seed: of what is trained beside fresh adapters the base has it. */
 static bool is_adapters(const struct ox_hf_folder *folder, uint32_t tensor_idx) {
+    const struct ox_hf_adapter *const adapter = folder->adapter;
     OX_ASSERT(folder->places != NULL && tensor_idx < folder->model->tensor_count);
-    return folder->model->config.lora.r > 0 && tensor_idx >= folder->model->saved_first;
+    if (adapter == NULL) {
+        return false;
+    }
+    const struct ox_model *const model = adapter->merged != NULL ? adapter->merged : folder->model;
+    return tensor_idx >= model->adapter_first ||
+           (adapter->file != NULL && model->tensors[tensor_idx].saved_idx != OX_NO_TENSOR);
 }
 
 enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                           uint64_t count, float *out) {
     if (is_adapters(folder, tensor_idx)) {
-        return ox_hf_adapter_read(folder->adapter, folder->model, tensor_idx, first, count, out);
+        const struct ox_model *const merged = folder->adapter->merged;
+        return ox_hf_adapter_read(folder->adapter, merged != NULL ? merged : folder->model, tensor_idx, first, count,
+                                  out);
     }
-    const enum ox_status status = read_base(folder, tensor_idx, first, count, out);
+    const enum ox_status status = ox_hf_read_base(folder, tensor_idx, first, count, out);
     return status == OX_OK && folder->adapter != NULL && folder->adapter->merged != NULL
                ? ox_hf_adapter_add(folder->adapter, tensor_idx, first, count, out)
                : status;

@@ -77,6 +77,11 @@ OX_MUST enum ox_status ox_hf_open_adapter(const char *base, const char *adapter,
 /* Adds the adapters to the matrices, as PEFT's merge_and_unload does: the model is that of the base then, and its
  * weights are read with what the adapters add, in float32. Does nothing without adapters. */
 OX_MUST enum ox_status ox_hf_merge(struct ox_hf_folder *folder);
+/* The name of a tensor in the file of what is saved: its own, or with adapters PEFT's. And the tensor that has such a
+ * name; -1: none. */
+enum { OX_HF_NAME_BYTES = 2 * OX_TENSOR_NAME_BYTES };
+void ox_hf_file_name(const struct ox_model *model, const struct ox_tensor *tensor, char out[OX_HF_NAME_BYTES]);
+int64_t ox_hf_find_saved(const struct ox_model *model, const char *name);
 /* Refuses targets (struct ox_lora) that the model does not have, or whose adapters do not exist. */
 OX_MUST enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets);
 /* Whether a folder has an adapter and no model of its own. */

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/config/config.h"
+#include "engine/hf/hf_pattern.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -126,7 +127,7 @@ enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *tar
 enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
                                   uint32_t tensor_idx, uint64_t first, uint64_t count, float *out) {
     if (adapter->file != NULL) {
-        return ox_st_read_f32(adapter->file, adapter->entries[tensor_idx - model->saved_first], first, count, out);
+        return ox_st_read_f32(adapter->file, adapter->entries[model->tensors[tensor_idx].saved_idx], first, count, out);
     }
     ox_model_init_values(model, &model->tensors[tensor_idx], adapter->seed, first, count, out);
     return OX_OK;
@@ -135,7 +136,7 @@ enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const str
 /* The A or B of a matrix of the base; NULL: it has no adapter. */
 static const struct ox_tensor *find_part(const struct ox_model *model, uint32_t base_idx, bool is_b) {
     uint32_t seen = 0;
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
+    for (uint32_t i = model->adapter_first; i < model->tensor_count; i++) {
         if (model->tensors[i].base_idx == base_idx && seen++ == (is_b ? 1 : 0)) {
             return &model->tensors[i];
         }
@@ -227,7 +228,8 @@ static bool is_nothing(const json_t *value) {
 static const char *const known_keys[] = {
     "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_version",
     "task_type", "inference_mode", "revision", "fan_in_fan_out", "auto_mapping", "megatron_core", "qalora_group_size",
-    "layers_pattern", "exclude_modules", "lora_dropout", "ensure_weight_tying", "runtime_config"};
+    "layers_pattern", "exclude_modules", "lora_dropout", "ensure_weight_tying", "runtime_config", "modules_to_save",
+    "bias"};
 
 static bool is_known(const char *key) {
     for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++) {
@@ -249,8 +251,7 @@ static enum ox_status check_keys(const char *where, const json_t *json) {
     }
     json_object_foreach((json_t *)json, key, value) {
         const char *const text_value = json_is_string(value) ? json_string_value(value) : "";
-        const bool plain = strcmp(key, "bias") == 0 ? strcmp(text_value, "none") == 0
-                           : strcmp(key, "init_lora_weights") == 0
+        const bool plain = strcmp(key, "init_lora_weights") == 0
                                ? json_is_boolean(value) || strcmp(text_value, "gaussian") == 0
                                : is_nothing(value);
         if (!is_known(key) && !plain) {
@@ -293,6 +294,7 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     OX_THEN(status, ox_json_get_double(where, json, "lora_alpha", true, &out->alpha));
     OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
     OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &out->dropout));
+    OX_THEN(status, ox_hf_read_saved(where, json, out));
     if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
         status = ox_fail(OX_E_CONFIG, "%s: \"r\" is %" PRIu64 "; ranks are 1 to %d", where, r, OX_LORA_R_MAX);
     }
@@ -315,17 +317,16 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
 
 enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out) {
     const struct ox_model *const model = ox_hf_model(folder);
-    const uint32_t count = model->config.lora.r > 0 ? model->saved_first : model->tensor_count;
     float values[HASH_ELEMS];
     enum ox_status status = OX_OK;
     *out = 0;
-    for (uint32_t i = 0; i < count && ox_hf_has_weights(folder) && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < model->adapter_first && ox_hf_has_weights(folder) && status == OX_OK; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
         const uint64_t part = ox_min_u64(tensor->count, HASH_ELEMS);
         *out = ox_hash64(tensor->name, strlen(tensor->name), *out);
         *out = ox_hash64(tensor->shape, sizeof tensor->shape, *out);
         for (uint64_t k = 0; k < HASH_PLACES && status == OX_OK; k++) {
-            status = ox_hf_read(folder, i, (tensor->count - part) / (HASH_PLACES - 1) * k, part, values);
+            status = ox_hf_read_base(folder, i, (tensor->count - part) / (HASH_PLACES - 1) * k, part, values);
             *out = ox_hash64(values, part * sizeof *values, *out);
         }
     }
@@ -357,7 +358,7 @@ enum ox_status ox_hf_adapter_check_base(const char *folder, const struct ox_hf_f
 /* The names for "target_modules": those of the configuration, or the last parts of all modules. */
 static json_t *target_names(const struct ox_model *model) {
     json_t *const names = json_array();
-    for (uint32_t i = model->saved_first; i < model->tensor_count && names != NULL; i++) {
+    for (uint32_t i = model->adapter_first; i < model->tensor_count && names != NULL; i++) {
         char module[OX_TENSOR_NAME_BYTES];
         size_t k = 0;
         if (!ox_tensor_module(&model->tensors[model->tensors[i].base_idx], module)) {
@@ -382,13 +383,13 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
     snprintf(path, sizeof path, "%s", real != NULL ? real : base);
     free(real);
     json_t *const config = json_pack(
-        "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:n, s:{}, s:{}}", "peft_type", "LORA",
+        "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:o, s:{}, s:{}}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r", (json_int_t)lora->r, "lora_alpha",
         lora->alpha == (double)(int64_t)lora->alpha ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha),
-        "lora_dropout", lora->dropout, "target_modules", target_names(model), "bias", "none", "use_rslora",
-        lora->rslora,
-        "use_dora", false, "fan_in_fan_out", model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true,
-        "init_lora_weights", true, "modules_to_save", "rank_pattern", "alpha_pattern");
+        "lora_dropout", lora->dropout, "target_modules", target_names(model), "bias",
+        ox_hf_bias_name(lora->bias), "use_rslora", lora->rslora, "use_dora", false, "fan_in_fan_out",
+        model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true, "init_lora_weights", true, "modules_to_save",
+        ox_hf_saved_names(lora), "rank_pattern", "alpha_pattern");
     json_t *const origin = json_pack("{s:s, s:o}", "path", path, "hash", ox_json_hex(&base_hash, 1));
     enum ox_status status = config != NULL && origin != NULL
                                 ? ox_hf_write_json(folder, "adapter_config.json", config)
@@ -403,11 +404,17 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
 
 /* Makes the model anew with the adapters, whose tensors come after all others. */
 static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *lora) {
-    struct ox_model_config config = folder->model->config;
     struct ox_model *model = NULL;
-    OX_ASSERT(folder->adapter == NULL && folder->means == NULL && config.lora.r == 0);
+    OX_ASSERT(folder->adapter == NULL && folder->means == NULL && folder->model->config.lora.r == 0);
+    enum ox_status status = ox_hf_check_targets(folder->model, lora->targets);
+    OX_THEN(status, ox_hf_check_saved(folder->model, lora->modules_to_save));
+    OX_THEN(status, ox_lora_unties(folder->model, lora->modules_to_save) ? ox_hf_untie(folder) : OX_OK);
+    if (status != OX_OK) {
+        return status;
+    }
+    struct ox_model_config config = folder->model->config;
     config.lora = *lora;
-    enum ox_status status = ox_model_build(&config, &model);
+    status = ox_model_build(&config, &model);
     folder->adapter = status == OX_OK ? calloc(1, sizeof *folder->adapter) : NULL;
     if (status == OX_OK && folder->adapter == NULL) {
         status = ox_hf_fail_memory(folder->path);
@@ -416,20 +423,20 @@ static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *l
         ox_model_close(&model);
         return status;
     }
-    OX_ASSERT(model->saved_first == folder->model->tensor_count);
+    OX_ASSERT(model->adapter_first == folder->model->tensor_count);
     if (folder->mxfp4 != NULL) {
         struct ox_mxfp4_source *const longer = realloc(folder->mxfp4, model->tensor_count * sizeof *longer);
         if (longer == NULL) {
             ox_model_close(&model);
             return ox_hf_fail_memory(folder->path);
         }
-        memset(longer + model->saved_first, 0, (model->tensor_count - model->saved_first) * sizeof *longer);
+        memset(longer + model->adapter_first, 0, (model->tensor_count - model->adapter_first) * sizeof *longer);
         folder->mxfp4 = longer;
     }
     folder->adapter->cached = OX_NO_TENSOR;
     ox_model_close(&folder->model);
     folder->model = model;
-    return OX_OK;
+    return ox_hf_check_blocks(model, lora->modules_to_save[0] != '\0' ? "--lora-modules-to-save" : "--lora-bias");
 }
 
 enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lora, uint64_t seed) {
@@ -437,7 +444,6 @@ enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lo
         return ox_fail(OX_E_CONFIG, "--lora-r: %s is an adapter already, with the rank %" PRIu32 "; leave --lora-r out "
                        "to train it further", folder->adapter->path, folder->model->config.lora.r);
     }
-    OX_TRY(ox_hf_check_targets(folder->model, lora->targets));
     OX_TRY(adapt(folder, lora));
     folder->adapter->seed = seed;
     return OX_OK;
@@ -445,9 +451,8 @@ enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lo
 
 /* Finds the tensors of the adapters in their file. */
 static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct ox_st_file *file) {
-    static const char prefix[] = "base_model.model.";
     const struct ox_model *const model = folder->model;
-    const uint32_t count = model->tensor_count - model->saved_first;
+    const uint32_t count = model->saved_count;
     struct ox_hf_adapter *const adapter = folder->adapter;
     adapter->entries = calloc(count, sizeof *adapter->entries);
     if (adapter->entries == NULL) {
@@ -456,19 +461,20 @@ static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct o
     adapter->file = file;
     for (uint32_t i = 0; i < ox_st_count(file); i++) {
         const struct ox_hf_place place = {file, ox_st_entry(file, i)};
-        const bool known = strncmp(place.entry->name, prefix, sizeof prefix - 1) == 0;
-        const int64_t idx = known ? ox_model_find_tensor(model, place.entry->name + sizeof prefix - 1) : -1;
-        if (idx < (int64_t)model->saved_first) {
-            return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter",
-                           ox_st_path(file), place.entry->name, folder->path);
+        const int64_t idx = ox_hf_find_saved(model, place.entry->name);
+        if (idx < 0) {
+            return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter, "
+                           "nor of \"modules_to_save\" or \"bias\"", ox_st_path(file), place.entry->name, folder->path);
         }
-        adapter->entries[idx - model->saved_first] = place.entry;
-        OX_TRY(ox_hf_check_shape(&place, 2, model->tensors[idx].shape));
+        adapter->entries[model->tensors[idx].saved_idx] = place.entry;
+        OX_TRY(ox_hf_check_shape(&place, model->tensors[idx].rank, model->tensors[idx].shape));
     }
     for (uint32_t i = 0; i < count; i++) {
         if (adapter->entries[i] == NULL) {
-            return ox_fail(OX_E_CONFIG, "%s: lacks \"%s%s\"; adapters of some layers alone are not supported",
-                           ox_st_path(file), prefix, model->tensors[model->saved_first + i].name);
+            char name[OX_HF_NAME_BYTES];
+            ox_hf_file_name(model, &model->tensors[model->saved[i]], name);
+            return ox_fail(OX_E_CONFIG, "%s: lacks \"%s\"; adapters of some layers alone are not supported",
+                           ox_st_path(file), name);
         }
     }
     return OX_OK;
@@ -494,7 +500,6 @@ enum ox_status ox_hf_load_adapter(struct ox_hf_folder *folder, const char *path)
     const uint32_t nth = folder->file_count;
     enum ox_status status = ox_hf_open_file(folder, path, "adapter_model.safetensors");
     OX_THEN(status, ox_hf_adapter_config(path, status == OX_OK ? folder->files[nth] : NULL, &lora));
-    OX_THEN(status, ox_hf_check_targets(folder->model, lora.targets));
     OX_THEN(status, adapt(folder, &lora));
     if (status == OX_OK && (folder->adapter->path = strdup(path)) == NULL) {
         status = ox_hf_fail_memory(path);

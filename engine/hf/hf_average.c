@@ -21,10 +21,11 @@ enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
         OX_TRY(ox_hf_open_file(folder, where, "optimizer.safetensors"));
         file = folder->files[folder->file_count - 1];
     }
-    for (uint32_t i = model->saved_first; file != NULL && i < model->tensor_count; i++) {
+    for (uint32_t k = 0; file != NULL && k < model->saved_count; k++) {
+        const uint32_t i = model->saved[k];
         const struct ox_st_entry *const entry = find_average(file, &model->tensors[i]);
         if (entry != NULL && adapter != NULL) {
-            adapter->entries[i - model->saved_first] = entry;
+            adapter->entries[k] = entry;
             found++;
         } else if (entry != NULL && folder->places != NULL && !model->tensors[i].limbs) {
             folder->places[i] = (struct ox_hf_place){.file = file, .entry = entry};

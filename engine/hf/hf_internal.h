@@ -16,7 +16,7 @@ OX_MUST enum ox_status ox_hf_choose_layout(const char *path, struct ox_st_file *
 /* Where the values of adapters come from: the file of an adapter, or a seed. */
 struct ox_hf_adapter {
     const struct ox_st_file *file;     /* its folder closes it; NULL: fresh */
-    const struct ox_st_entry **entries; /* by tensor, from the model's saved_first on */
+    const struct ox_st_entry **entries; /* by the number of a saved tensor (ox_tensor.saved_idx) */
     char *path;                        /* of the adapter's folder */
     uint64_t seed;
     struct ox_model *merged;  /* the adapted model, where the folder's is that of the base alone, with all added */
@@ -54,6 +54,19 @@ OX_MUST enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32
 OX_MUST enum ox_status ox_hf_fail_memory(const char *path);
 
 void ox_hf_adapter_close(struct ox_hf_adapter **adapter);
+
+/* Reads values of the base, as ox_hf_read does, also of what adapters have in its place. */
+OX_MUST enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                                       uint64_t count, float *out);
+/* Refuses modules of --lora-modules-to-save that the model lacks, or that cannot be trained beside adapters. */
+OX_MUST enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modules);
+/* Gives a model that was tied a head of its own, which begins as the table. Pointers to the model are void. */
+OX_MUST enum ox_status ox_hf_untie(struct ox_hf_folder *folder);
+/* The names of modules_to_save in adapter_config.json; NULL: no memory. */
+json_t *ox_hf_saved_names(const struct ox_lora *lora);
+/* Reads them, and "bias". */
+OX_MUST enum ox_status ox_hf_read_saved(const char *where, const json_t *json, struct ox_lora *out);
+const char *ox_hf_bias_name(enum ox_lora_bias bias);
 
 /* Reads values of an adapter's tensor of `model`, as ox_hf_read does. */
 OX_MUST enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,

@@ -28,7 +28,6 @@ struct ox_hf_writer {
     json_t *config;
     enum ox_dtype dtype;
     bool joined; /* another process has created the files */
-    uint32_t *number; /* by tensor of the model, from saved_first on: that of the files' tensor which it is in */
     struct shard *shards;
     uint32_t shard_count;
     const char *base; /* of adapters */
@@ -64,15 +63,10 @@ static void shard_name(const struct ox_hf_writer *writer, uint32_t idx, char *ou
     }
 }
 
-/* Whether the files have a tensor here: those of a model have it whole, where its first part is. */
-static bool is_in_files(const struct ox_tensor *tensor) {
-    return tensor->part_first == 0;
-}
-
-/* What is in the files, by tensor from the model's saved_first on. Those of adapters have names as in PEFT. */
+/* What is in the files, by the number of a saved tensor. Those of adapters have names as in PEFT. */
 struct specs {
     struct ox_st_spec *specs;
-    char (*names)[2 * OX_TENSOR_NAME_BYTES];
+    char (*names)[OX_HF_NAME_BYTES];
     uint32_t count;
 };
 
@@ -82,19 +76,14 @@ static void close_specs(struct specs *specs) {
 }
 
 static bool make_specs(const struct ox_model *model, enum ox_dtype dtype, struct specs *out) {
-    const uint32_t most = model->tensor_count - model->saved_first;
-    out->count = 0;
-    out->specs = calloc(most, sizeof *out->specs);
-    out->names = calloc(most, sizeof *out->names);
-    for (uint32_t i = 0; out->specs != NULL && out->names != NULL && i < most; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[model->saved_first + i];
-        if (!is_in_files(tensor)) {
-            continue;
-        }
-        char *const name = out->names[out->count];
-        struct ox_st_spec *const spec = &out->specs[out->count++];
-        snprintf(name, sizeof *out->names, "%s%s", is_adapter(model) ? "base_model.model." : "", tensor->name);
-        *spec = (struct ox_st_spec){.name = name, .dtype = ox_hf_file_dtype(tensor, dtype),
+    out->count = model->saved_count;
+    out->specs = calloc(out->count, sizeof *out->specs);
+    out->names = calloc(out->count, sizeof *out->names);
+    for (uint32_t i = 0; out->specs != NULL && out->names != NULL && i < out->count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[model->saved[i]];
+        struct ox_st_spec *const spec = &out->specs[i];
+        ox_hf_file_name(model, tensor, out->names[i]);
+        *spec = (struct ox_st_spec){.name = out->names[i], .dtype = ox_hf_file_dtype(tensor, dtype),
                                     .rank = tensor->rank - tensor->limbs};
         memcpy(spec->shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
         spec->shape[0] = tensor->whole;
@@ -110,23 +99,19 @@ static uint64_t file_bytes(const struct ox_tensor *tensor, enum ox_dtype dtype) 
  * limit gets a shard of its own. Fills `shards` unless it is NULL, and returns their number. */
 static uint32_t divide(const struct ox_model *model, enum ox_dtype dtype, uint64_t limit,
                        struct shard *shards) {
-    uint32_t count = 0, number = 0;
+    uint32_t count = 0;
     uint64_t used = 0;
     limit = is_adapter(model) ? UINT64_MAX : limit; /* PEFT reads one file */
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        if (!is_in_files(&model->tensors[i])) {
-            continue;
-        }
-        const uint64_t bytes = file_bytes(&model->tensors[i], dtype);
+    for (uint32_t i = 0; i < model->saved_count; i++) {
+        const uint64_t bytes = file_bytes(&model->tensors[model->saved[i]], dtype);
         if (count == 0 || (used > 0 && (used > limit || bytes > limit - used))) {
             if (shards != NULL) {
-                shards[count].first = number;
+                shards[count].first = i;
             }
             count++;
             used = 0;
         }
         used += bytes;
-        number++;
         if (shards != NULL) {
             shards[count - 1].count++;
         }
@@ -197,14 +182,12 @@ static enum ox_status write_index(const struct ox_hf_writer *writer) {
     json_t *const map = json_object();
     uint64_t bytes = 0;
     bool done = map != NULL;
-    for (uint32_t i = model->saved_first; done && i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        if (is_in_files(tensor)) {
-            char name[SHARD_NAME_BYTES];
-            shard_name(writer, shard_of(writer, writer->number[i - model->saved_first]), name);
-            bytes += file_bytes(tensor, writer->dtype);
-            done = json_object_set_new(map, tensor->name, json_string(name)) == 0;
-        }
+    for (uint32_t i = 0; done && i < model->saved_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[model->saved[i]];
+        char name[SHARD_NAME_BYTES];
+        shard_name(writer, shard_of(writer, i), name);
+        bytes += file_bytes(tensor, writer->dtype);
+        done = json_object_set_new(map, tensor->name, json_string(name)) == 0;
     }
     json_t *const index = json_pack(
         "{s:{s:I, s:I}, s:o}", "metadata", "total_parameters", (json_int_t)model->param_count, "total_size",
@@ -232,18 +215,6 @@ static enum ox_status open_shards(struct ox_hf_writer *writer) {
     return status;
 }
 
-/* Numbers the files' tensors in their order, parts as the first of them. */
-static void number_tensors(const struct ox_model *model, uint32_t *out) {
-    uint32_t count = 0;
-    for (uint32_t i = model->saved_first; i < model->tensor_count; i++) {
-        for (uint32_t part = i; is_in_files(&model->tensors[i]) && part != OX_NO_TENSOR;
-             part = model->tensors[part].next_part) {
-            out[part - model->saved_first] = count;
-        }
-        count += is_in_files(&model->tensors[i]);
-    }
-}
-
 /* Opens a writer that has no files yet. */
 static enum ox_status open_writer(const char *path, const struct ox_model *model, enum ox_dtype dtype,
                                   uint64_t shard_bytes_max, struct ox_hf_writer **out) {
@@ -251,13 +222,11 @@ static enum ox_status open_writer(const char *path, const struct ox_model *model
     struct ox_hf_writer *const writer = *out = calloc(1, sizeof *writer);
     if (writer != NULL) {
         writer->shards = calloc(shard_count, sizeof *writer->shards);
-        writer->number = calloc(model->tensor_count - model->saved_first + (size_t)1, sizeof *writer->number);
     }
-    if (writer == NULL || writer->shards == NULL || writer->number == NULL) {
+    if (writer == NULL || writer->shards == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to write the model", path);
     }
     writer->model = model;
-    number_tensors(model, writer->number);
     writer->dtype = dtype;
     writer->shard_count = shard_count;
     divide(model, dtype, shard_bytes_max, writer->shards);
@@ -317,10 +286,9 @@ enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uin
     const struct ox_tensor *const tensor = &writer->model->tensors[tensor_idx];
     const uint64_t elem_bytes = ox_dtype_bytes(ox_hf_file_dtype(tensor, writer->dtype));
     const uint64_t limbs = ox_tensor_limbs(tensor);
-    OX_ASSERT(first % limbs == 0 && count % limbs == 0);
-    const uint32_t number = writer->number[tensor_idx - writer->model->saved_first];
-    const struct shard *const shard = &writer->shards[shard_of(writer, number)];
-    return ox_st_write(shard->writer, number - shard->first, (tensor->part_first + first) / limbs * elem_bytes, data,
+    OX_ASSERT(first % limbs == 0 && count % limbs == 0 && tensor->saved_idx != OX_NO_TENSOR);
+    const struct shard *const shard = &writer->shards[shard_of(writer, tensor->saved_idx)];
+    return ox_st_write(shard->writer, tensor->saved_idx - shard->first, (tensor->part_first + first) / limbs * elem_bytes, data,
                        count / limbs * elem_bytes);
 }
 
@@ -365,7 +333,6 @@ void ox_hf_discard(struct ox_hf_writer **writer) {
         }
     }
     json_decref(hf->config);
-    free(hf->number);
     free(hf->shards);
     free(hf);
     *writer = NULL;

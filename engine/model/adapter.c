@@ -83,6 +83,49 @@ bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor) {
     return is || is_all(targets);
 }
 
+bool ox_lora_is_saved(const char *modules, const char *tensor_name) {
+    size_t length;
+    for (const char *at = modules, *entry; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
+        for (const char *end = strchr(tensor_name, '.'); end != NULL; end = strchr(end + 1, '.')) {
+            if ((size_t)(end - tensor_name) >= length && strncmp(end - length, entry, length) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+bool ox_lora_unties(const struct ox_model *model, const char *modules) {
+    const struct ox_unit *const embed = &model->units[model->embed_idx];
+    bool means = false;
+    for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, embed, at)) != NULL;) {
+        means |= at->role == OX_ROLE_EMBED && ox_lora_is_saved(modules, at->name);
+    }
+    return model->config.tied && (means || ox_lora_is_saved(modules, OX_HEAD_NAME));
+}
+
+/* Whether a bias is that of a module with an adapter. */
+static bool is_beside_adapter(const struct ox_model *model, const struct ox_tensor *bias) {
+    bool is = false;
+    for (uint32_t i = model->adapter_first; i < model->tensor_count && !is; i++) {
+        const struct ox_tensor *const base = &model->tensors[model->tensors[i].base_idx];
+        const size_t length = strlen(base->name) - strlen("weight");
+        is = base->unit_idx == bias->unit_idx && strncmp(base->name, bias->name, length) == 0 &&
+             strcmp(bias->name + length, "bias") == 0;
+    }
+    return is;
+}
+
+/* Whether a tensor of the base is trained beside adapters. */
+static bool is_trained_beside(const struct ox_model *model, const struct ox_tensor *tensor) {
+    const struct ox_lora *const lora = &model->config.lora;
+    const size_t length = strlen(tensor->name);
+    const bool is_bias = length > 5 && strcmp(tensor->name + length - 5, ".bias") == 0;
+    return tensor->trained && (ox_lora_is_saved(lora->modules_to_save, tensor->name) ||
+                               (is_bias && lora->bias == OX_LORA_BIAS_ALL) ||
+                               (is_bias && lora->bias == OX_LORA_BIAS_LORA_ONLY && is_beside_adapter(model, tensor)));
+}
+
 /* ---- units ---- */
 
 /* Adds A or B of a matrix. */
@@ -124,7 +167,8 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
         }
         for (int is_b = 0; is_b < 2; is_b++) {
             for (uint32_t i = first; i < first + count; i++) {
-                if (ox_lora_is_target(targets, &tensors[i])) {
+                if (ox_lora_is_target(targets, &tensors[i]) &&
+                    !ox_lora_is_saved(model->config.lora.modules_to_save, tensors[i].name)) {
                     add_tensor(model, unit, block->tensor_first + i, is_b == 1);
                 }
             }
@@ -143,17 +187,16 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
 enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) {
     const char *const targets = model->config.lora.targets[0] != '\0' ? model->config.lora.targets : usual;
     const uint32_t unit_count = model->unit_count;
-    model->saved_first = model->tensor_count;
     if (targets == NULL) {
         return ox_fail(OX_E_CONFIG, "PEFT names no modules to adapt for the family %s: name some by "
                        "--lora-target-modules%s", model->config.family,
                        model->config.mixture.router.experts > 0 ? ", such as q_proj,v_proj" : ", or say all-linear");
     }
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        model->tensors[i].trained = false;
-    }
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, targets);
+    }
+    for (uint32_t i = 0; i < model->adapter_first; i++) {
+        model->tensors[i].trained = is_trained_beside(model, &model->tensors[i]);
     }
     return model->unit_count > unit_count ? OX_OK
                                           : ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such "

@@ -144,7 +144,7 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
     tensor->limbs = row->shape[tensor->rank - 1] == OX_DIM_LIMBS;
     tensor->decay = tensor->trained && decays(tensor);
     tensor->init = row->init;
-    tensor->base_idx = OX_NO_TENSOR;
+    tensor->base_idx = tensor->saved_idx = OX_NO_TENSOR;
     unit->tensor_count++;
 }
 
@@ -357,6 +357,22 @@ static void list_names(struct ox_model *model) {
     }
 }
 
+/* Numbers the tensors that are saved. */
+static void list_saved(struct ox_model *model) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        struct ox_tensor *const tensor = &model->tensors[i];
+        if (tensor->part_first > 0) { /* the first part has numbered it */
+            continue;
+        }
+        const bool is = model->config.lora.r == 0 || tensor->trained;
+        for (uint32_t part = i; part != OX_NO_TENSOR; part = model->tensors[part].next_part) {
+            model->tensors[part].saved_idx = is ? model->saved_count : OX_NO_TENSOR;
+        }
+        model->saved[model->saved_count] = i;
+        model->saved_count += is;
+    }
+}
+
 static int64_t find_exact(const struct ox_model *model, const char *name) {
     return (int64_t)*slot_of(model, name) - 1;
 }
@@ -385,26 +401,29 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->units = calloc(2 * ((size_t)config->layers + group_count + 2), sizeof *model->units);
+        model->units = calloc(3 * ((size_t)config->layers + group_count + 2), sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)group_count + 2, sizeof *model->stages);
         model->blocks = calloc(config->layers, sizeof *model->blocks);
         model->tensors = calloc(tensors_most, sizeof *model->tensors);
+        model->saved = calloc(tensors_most + 1, sizeof *model->saved);
         model->name_slots = (uint32_t)(2 * tensors_most + 1);
         model->by_name = calloc(model->name_slots, sizeof *model->by_name);
     }
     if (model == NULL || model->units == NULL || model->stages == NULL || model->blocks == NULL ||
-        model->tensors == NULL || model->by_name == NULL) {
+        model->tensors == NULL || model->saved == NULL || model->by_name == NULL) {
         ox_model_close(&model);
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
     add_units(model, family);
     OX_ASSERT(model->tensor_count == tensor_count);
+    model->adapter_first = model->tensor_count;
     if (adapted && (status = ox_model_add_adapters(model, family->lora_targets)) != OX_OK) {
         ox_model_close(&model);
         return status;
     }
     ox_model_settle_trained(model);
     list_names(model);
+    list_saved(model);
     if (model->param_count > param_count_max) {
         ox_model_close(&model);
         return ox_fail(OX_E_CONFIG, "the model has more than %" PRIu64 " parameters; its sizes are wrong",
@@ -417,6 +436,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
 void ox_model_close(struct ox_model **model) {
     if (*model != NULL) {
         free((*model)->by_name);
+        free((*model)->saved);
         free((*model)->tensors);
         free((*model)->blocks);
         free((*model)->stages);

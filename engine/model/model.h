@@ -12,7 +12,7 @@ extern "C" {
 enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
 enum { OX_NO_UNIT = UINT32_MAX, OX_NO_TENSOR = UINT32_MAX };
 /* The most units that a stage uses beside the head's table. */
-enum { OX_MODEL_STAGE_UNITS_MAX = 3 };
+enum { OX_MODEL_STAGE_UNITS_MAX = 3 }; /* its own, what is frozen of it, and adapters */
 
 /* What a tensor's update has in place of the run's numbers. */
 struct ox_tensor_group {
@@ -41,6 +41,7 @@ struct ox_tensor {
     bool limbs;      /* its last dimension is OX_LIMBS, of which files have the sums (base/planes.h) */
     enum ox_init_kind init;
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
+    uint32_t saved_idx; /* its number among those that checkpoints have, parts alike; OX_NO_TENSOR: they lack it */
     struct ox_tensor_group group;
 };
 
@@ -121,7 +122,9 @@ struct ox_model {
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
-    uint32_t saved_first; /* tensors from this one on are saved: all, or with adapters these alone */
+    uint32_t adapter_first; /* tensors from this one on are adapters': tensor_count without */
+    uint32_t *saved, saved_count; /* (saved_count): tensors that are saved: all, or with adapters what is trained; of
+                                     parts the first */
     uint64_t param_count, trained_count; /* elements of tensors, and of trained ones */
     uint32_t *by_name, name_slots; /* a table of tensors, found by the hash of their names; behind each index + 1 */
 };
@@ -169,6 +172,11 @@ const char *ox_lora_next_target(const char **at, size_t *length);
 /* Whether such names mean the tensor, as PEFT compares: a module's whole name, or its last parts; and it can have an
  * adapter. */
 bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor);
+/* Whether names of modules_to_save mean a tensor of this name, as PEFT compares: a module that it is in, at any depth,
+ * ends with one of them, also within a word ("norm" means input_layernorm). */
+bool ox_lora_is_saved(const char *modules, const char *tensor_name);
+/* Whether they mean the table of a tied model, or its head: as in PEFT these are two tables then. */
+bool ox_lora_unties(const struct ox_model *model, const char *modules);
 
 /* Initial value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,

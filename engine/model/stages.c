@@ -118,7 +118,7 @@ static void add_experts_of(const struct ox_model *model, const struct ox_unit *b
 
 /* Gives what is frozen of a unit one of its own, where that is worth it. */
 static void part(struct ox_model *model, struct ox_unit *unit) {
-    const bool is_head = unit->kind == OX_UNIT_HEAD, is_whole = unit->next == OX_NO_UNIT;
+    const bool is_head = unit->kind == OX_UNIT_HEAD;
     const uint32_t beside_idx = model->unit_count;
     uint64_t frozen = 0;
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
@@ -129,7 +129,7 @@ static void part(struct ox_model *model, struct ox_unit *unit) {
     if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
         add_experts_of(model, unit, &elems, &frozen);
     }
-    if (!unit->trained || !is_whole || !any_goes || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
+    if (!unit->trained || !any_goes || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
         return;
     }
     struct ox_unit *const beside = &model->units[model->unit_count++];
@@ -162,7 +162,7 @@ static void join_parts(struct ox_model *model) {
             model->tensors[i].unit_idx = last->own;
         }
         ox_unit_lay_out(model, own);
-        own->next = OX_NO_UNIT;
+        own->next = own->kind == OX_UNIT_HEAD ? OX_NO_UNIT : last->next; /* adapters */
         if (own->kind == OX_UNIT_HEAD) {
             model->table = (struct ox_table){.unit_idx = last->own, .offset = own->role_offset[OX_ROLE_HEAD]};
         }

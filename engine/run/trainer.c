@@ -318,6 +318,13 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
         return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
                        "as 16");
     }
+    const struct ox_config_parts *const parts = &config->parts;
+    if (parts->lora_r == 0 && (parts->lora_modules_to_save[0] != '\0' || parts->lora_bias != OX_LORA_BIAS_NONE)) {
+        return ox_fail(OX_E_CONFIG, "%s: %s", parts->lora_bias != OX_LORA_BIAS_NONE ? "--lora-bias"
+                                                                                     : "--lora-modules-to-save",
+                       parts->adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
+                                                 : "there is no adapter without a rank; add --lora-r N, such as 16");
+    }
     if (config->parts.lora_r == 0 && config->parts.lora_dropout != 0.0) {
         return ox_fail(OX_E_CONFIG, "--lora-dropout: %s", config->parts.adapter[0] != '\0'
                        ? "the folder of --adapter says it (lora_dropout in adapter_config.json); leave it out"
@@ -342,7 +349,8 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool eval = trainer->input.eval_alone; /* of what was trained: the run's file says how it was begun */
     struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->parts.lora_r, .alpha = config->parts.lora_alpha,
-                           .rslora = config->parts.use_rslora, .dropout = config->parts.lora_dropout};
+                           .rslora = config->parts.use_rslora, .dropout = config->parts.lora_dropout,
+                           .bias = (enum ox_lora_bias)config->parts.lora_bias};
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);
     if (status == OX_OK && config->parts.adapter[0] != '\0' && !(eval && ox_trainer_has_adapters(trainer))) {
@@ -350,6 +358,7 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
         OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
     } else if (status == OX_OK && lora.r > 0) {
         snprintf(lora.targets, sizeof lora.targets, "%s", config->parts.lora_target_modules);
+        snprintf(lora.modules_to_save, sizeof lora.modules_to_save, "%s", config->parts.lora_modules_to_save);
         status = ox_hf_adapt(trainer->folder, &lora, config->train.seed);
     }
     if (status == OX_OK && ox_trainer_has_adapters(trainer)) {

@@ -5,13 +5,15 @@
 #include "tools/start/signals.h"
 
 #include "base/log.h"
+#include "engine/hf/hf.h"
 #include "engine/run/trainer.h"
 
 #include <inttypes.h>
 
 static void print_result(const struct ox_trainer *trainer) {
     if (ox_trainer_result(trainer)[0] != '\0') {
-        printf("model folder: %s\n", ox_trainer_result(trainer));
+        printf("%s folder: %s\n", ox_hf_is_adapter(ox_trainer_result(trainer)) ? "adapter" : "model",
+               ox_trainer_result(trainer));
     } else {
         printf("stopped before the first step: nothing was saved\n");
     }

@@ -391,6 +391,25 @@ CASES = {
         "lora": {"r": 3, "lora_alpha": 6, "lora_dropout": 0.25, "target_modules": "all-linear"},
         "objective": {"drop_seed": 9876543210123},
         "seed": 35, "seq": 23, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_saved": {  # beside them norms, a head and a table that were tied, which PEFT parts
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=57, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=48,
+                                tie_word_embeddings=True),
+        "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "o_proj", "down_proj"],
+                 "modules_to_save": ["lm_head", "embed_tokens", "input_layernorm", "1.mlp.up_proj"]},
+        "seed": 36, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_head": {  # the head alone of a tied model, and biases of modules with adapters
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=55, hidden_size=64, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=1, intermediate_size=44,
+                                tie_word_embeddings=True),
+        "lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "o_proj"], "bias": "lora_only",
+                 "modules_to_save": ["lm_head"]},
+        "seed": 37, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_biases": {  # all biases, and positions
+        "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
+        "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True,
+                 "bias": "all", "modules_to_save": ["wpe"]},
+        "seed": 38, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
     "lora_phi3": {  # modules that are fused in the files
         "config": lambda: llama(transformers.Phi3Config, vocab_size=59, hidden_size=40, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
@@ -663,6 +682,8 @@ def add_adapters(model, case):
     for name, parameter in adapted.named_parameters():
         if ".lora_" in name:
             parameter.data = 0.4 * torch.randn(parameter.shape, generator=random) / math.sqrt(parameter.shape[1])
+        elif parameter.requires_grad:  # what is trained whole has departed from the base
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=random) / math.sqrt(parameter.shape[-1])
     return adapted
 
 
@@ -672,8 +693,9 @@ def merged(adapted, dtype):
     for name, parameter in whole.named_parameters():
         if ".lora_" not in name:
             parameter.data = parameter.data.to(dtype)
-    names = {n.replace(".base_layer", "").removeprefix("base_model.model.")
-             for n, _ in adapted.named_parameters() if n.endswith("base_layer.weight")}
+    names = {n.replace(".base_layer", "").replace(".modules_to_save.default", "").removeprefix("base_model.model.")
+             for n, p in adapted.named_parameters()
+             if n.endswith("base_layer.weight") or (p.requires_grad and ".lora_" not in n)}
     return {n: p.detach().float() for n, p in whole.merge_and_unload().named_parameters() if n in names}
 
 
@@ -681,8 +703,8 @@ def by_saved_name(model, packed, tensors):
     """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each,
     and the names of adapters are those beside the base's."""
     if isinstance(model, peft.PeftModel):
-        tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""): t
-                   for n, t in tensors.items()}
+        tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".modules_to_save", "")
+                   .replace(".default", ""): t for n, t in tensors.items() if ".original_module." not in n}
     if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
     mixtral = model.config.model_type == "mixtral"
@@ -988,7 +1010,7 @@ def mark_undetermined(model, final):
     if model.config.model_type == "gpt2":
         width = model.config.n_embd
         for name, tensor in final.items():
-            if name.endswith("attn.c_attn.bias"):
+            if name.endswith(("attn.c_attn.bias", "attn.c_attn.base_layer.bias")):
                 tensor[width : 2 * width] = math.nan
 
 

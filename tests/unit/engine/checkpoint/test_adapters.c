@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const cases[] = {"lora_llama", "lora_qwen2", "lora_gpt2", "lora_phi3"};
+static const char *const cases[] = {"lora_llama", "lora_qwen2", "lora_gpt2", "lora_phi3",
+                                    "lora_saved", "lora_head", "lora_biases"};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static struct ox_hf_folder *open_case(const struct golden *golden) {
@@ -217,8 +218,11 @@ static void test_refused(void) {
     refuse("lm_head", "no such module");
     refuse("embed_tokens", "adapters of embeddings, heads");
     refuse_key("use_dora", json_true(), "\"use_dora\" is true, which does not exist here");
-    refuse_key("bias", json_string("all"), "\"bias\" is \"all\"");
-    refuse_key("modules_to_save", json_pack("[s]", "lm_head"), "\"modules_to_save\"");
+    refuse_key("bias", json_string("vera_only"), "\"bias\" is \"vera_only\"; it must be none, all or lora_only");
+    refuse_key("modules_to_save", json_pack("[s]", "lm_head"), "lacks \"base_model.model.lm_head.weight\"");
+    refuse_key("modules_to_save", json_pack("[s]", "lm_hed"), "no module whose name ends so");
+    refuse_key("modules_to_save", json_pack("[i]", 3), "\"modules_to_save\" has 3");
+    refuse_key("modules_to_save", json_string("norm"), "it must be a list of names");
     refuse_key("rank_pattern", json_pack("{s:i}", "q_proj", 2), "\"rank_pattern\"");
     refuse_key("init_lora_weights", json_string("pissa"), "\"init_lora_weights\"");
     refuse_key("peft_type", json_string("IA3"), "only LORA adapters can be read");
