@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char all_but[] = "all-but ";
-
 /* Counts, per tensor, patterns that mean it: bit 0 frozen, bit 1 an exception. Tells which kinds of patterns there
  * are. */
 struct marks {
@@ -16,17 +14,16 @@ struct marks {
 };
 
 static enum ox_status mark(const struct ox_model *model, const char *pattern, struct marks *marks) {
-    const bool is_exception = strncmp(pattern, all_but, sizeof all_but - 1) == 0;
-    const char *const name = pattern + (is_exception ? sizeof all_but - 1 : 0);
+    const bool is_exception = ox_hf_excepts(&pattern);
     bool found = false;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (ox_hf_means(model, name, &model->tensors[i])) {
+        if (ox_hf_means(model, pattern, &model->tensors[i])) {
             marks->bits[i] |= is_exception ? 2 : 1;
             found = true;
         }
     }
     *(is_exception ? &marks->exceptions : &marks->plain) = true;
-    return found ? OX_OK : ox_hf_refuse_pattern(model, "--freeze", name);
+    return found ? OX_OK : ox_hf_refuse_pattern(model, "--freeze", pattern);
 }
 
 /* Marks what each of the patterns means. */

@@ -151,12 +151,18 @@ void sys_args_begin(struct sys_args *args, const char *command) {
 }
 
 void sys_args_add(struct sys_args *args, const char *words) {
+    char word[SYS_PATH_BYTES];
     for (const char *at = words; *at != '\0';) {
-        const size_t length = strcspn(at, " ");
-        if (length > 0) {
-            sys_args_word(args, "%.*s", (int)length, at);
+        size_t used = 0;
+        while (*at != '\0' && *at != ' ' && used + 1 < sizeof word) {
+            at += at[0] == '\\' && at[1] == ' ';
+            word[used++] = *at++;
         }
-        at += length + (at[length] == ' ');
+        word[used] = '\0';
+        if (used > 0) {
+            sys_args_word(args, "%s", word);
+        }
+        at += *at == ' ';
     }
 }
 

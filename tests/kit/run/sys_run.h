@@ -57,7 +57,7 @@ void sys_args_begin(struct sys_args *args, const char *command);
 void sys_args_train(struct sys_args *args, const char *model, const char *data, const char *output);
 /* Adds a drive of so many bytes ("32MiB") in the test's folder, whose folder is made where it is missing. */
 void sys_args_drive(struct sys_args *args, const char *name, const char *bytes);
-/* Adds the words of a text, parted at spaces; then a single word that may hold spaces. */
+/* Adds the words of a text, parted at spaces that no \ is before; then a single word that may hold spaces. */
 void sys_args_add(struct sys_args *args, const char *words);
 /* Limits the program, as ulimit does, but not the test: a thread of OpenBLAS that starts within a limit of memory tries
  * for ever, and each program that links the library has such threads. */

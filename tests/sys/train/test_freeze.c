@@ -293,7 +293,7 @@ static void test_other_patterns(void) {
               "run's --freeze, or begin a new run with this folder as --model");
     CHECK(files_exist("saved-drive/offload-store-0.ox")); /* it was refused before anything was removed */
     resume(checkpoint, "--freeze layers.* --freeze model.layers.*");
-    expect(2, "--freeze layers.*: no tensor of the model has this name; the nearest is ");
+    expect(2, "--freeze layers.*: means no tensor of the model; the nearest is *.layers.*;");
     resume(checkpoint, "--freeze layers.1-3");
     expect(2, "--freeze layers.1-3: the model has layers 0 to 2");
     resume(checkpoint, "--freeze layers.0 --freeze layers.2 --freeze model.layers.1.mlp.*");
