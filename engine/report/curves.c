@@ -4,10 +4,13 @@
 #include "base/json.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 enum { LINE_BYTES_MAX = 1 << 16 };
 
@@ -84,6 +87,7 @@ static void add_line(struct ox_curves *curves, const json_t *line, struct now *n
     const double step = number(line, "step"), seconds = number(line, "seconds");
     const bool is_step = type != NULL && strcmp(type, "step") == 0;
     const bool is_eval = type != NULL && strcmp(type, "eval") == 0;
+    curves->ended = type != NULL && strcmp(type, "end") == 0;
     if ((!is_step && !is_eval) || isnan(step)) {
         return;
     }
@@ -122,6 +126,17 @@ static enum ox_status read_lines(FILE *file, const char *path, struct ox_curves 
     }
     free(text);
     return ferror(file) != 0 ? ox_fail_errno(OX_E_IO, errno, "%s: cannot be read", path) : OX_OK;
+}
+
+enum ox_run_lock ox_run_lock_of(const char *folder) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) {
+        return OX_RUN_UNKNOWN;
+    }
+    const bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
+    const enum ox_run_lock lock = is_free ? OX_RUN_FREE : errno == EWOULDBLOCK ? OX_RUN_HELD : OX_RUN_UNKNOWN;
+    close(fd);
+    return lock;
 }
 
 enum ox_status ox_curves_read(const char *folder, struct ox_curves **out) {

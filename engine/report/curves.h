@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -39,7 +40,13 @@ struct ox_curves {
     uint64_t steps_in_last;
     uint64_t skipped_steps; /* whose loss or gradient was not finite */
     double steps_per_epoch; /* 0: not known */
+    bool ended;             /* the last line is that of the end of a process */
 };
+
+/* Whether a process trains in a run's folder, as its lock says; UNKNOWN where the file system has none. Asking holds
+ * the lock for a moment, which a start waits for. Ask before reading: what is free writes no more. */
+enum ox_run_lock { OX_RUN_UNKNOWN, OX_RUN_FREE, OX_RUN_HELD };
+enum ox_run_lock ox_run_lock_of(const char *folder);
 
 /* The name of a value in metrics.jsonl, as "grad_norm". */
 const char *ox_curve_name(enum ox_curve curve);

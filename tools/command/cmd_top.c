@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/report/curves.h"
 #include "offload/trace/trace_stats.h"
 #include "tools/trace/trace_page.h"
 
@@ -37,12 +38,9 @@ enum {
 
 /* ---- reading the folder --------------------------------------------------------------------------- */
 
-/* Whether a process trains in the folder, as its lock says; UNKNOWN where the file system has none. */
-enum lock { LOCK_UNKNOWN, LOCK_FREE, LOCK_HELD };
-
 struct progress {
     const char *folder;
-    enum lock lock;
+    enum ox_run_lock lock;
     uint64_t step, max_steps; /* 0: no step yet; 0: unknown */
     double age_seconds;       /* since the last line was written */
     double loss, grad_norm, learning_rate, seconds, tokens_per_second;
@@ -133,18 +131,6 @@ static enum ox_status find_eval(struct progress *s, int fd, const char *path, ch
     return status;
 }
 
-/* Looks at the lock that ox_run_lock takes; it is held here for a moment, which a start waits for. */
-static enum lock look_at_lock(const char *folder) {
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) {
-        return LOCK_UNKNOWN;
-    }
-    const bool is_free = flock(fd, LOCK_SH | LOCK_NB) == 0;
-    const enum lock lock = is_free ? LOCK_FREE : errno == EWOULDBLOCK ? LOCK_HELD : LOCK_UNKNOWN;
-    close(fd);
-    return lock;
-}
-
 /* Reads the last part of metrics.jsonl, and how old it is. */
 static enum ox_status read_metrics(struct progress *s) {
     char path[OX_PATH_BYTES];
@@ -231,7 +217,7 @@ static void free_progress(struct progress *s) {
 }
 
 static enum ox_status read_progress(const char *folder, struct progress *s) {
-    *s = (struct progress){.folder = folder, .lock = look_at_lock(folder)}; /* first: what is free writes no more */
+    *s = (struct progress){.folder = folder, .lock = ox_run_lock_of(folder)}; /* first: what is free writes no more */
     const enum ox_status status = read_metrics(s);
     if (status == OX_OK) {
         read_trace(s);
@@ -299,7 +285,7 @@ static bool is_at_end(const struct progress *s) {
 
 /* What happened to the run when its last line was written. */
 static const char *state_text(const struct progress *s) {
-    return s->lock == LOCK_HELD || (s->lock == LOCK_UNKNOWN && !s->ended) ? "updated"
+    return s->lock == OX_RUN_HELD || (s->lock == OX_RUN_UNKNOWN && !s->ended) ? "updated"
            : !s->ended                                                     ? "not running: its last line came"
                                                                            : is_at_end(s) ? "ended" : "stopped";
 }
@@ -419,7 +405,7 @@ static void put_chain(const struct screen *screen, const struct progress *s) {
 
 static void put_all(const struct screen *screen, const struct progress *s) {
     if (s->last == NULL) {
-        fprintf(screen->out, "%s  no step yet%s%s", s->folder, s->lock == LOCK_FREE ? ", and not running" : "",
+        fprintf(screen->out, "%s  no step yet%s%s", s->folder, s->lock == OX_RUN_FREE ? ", and not running" : "",
                 screen->end);
         return;
     }
@@ -516,7 +502,7 @@ static enum ox_status run_plain(const char *folder, bool once) {
         }
         /* The last evaluation comes after the last step, unless the process was killed. */
         const bool over = is_at_end(&progress) && (progress.ended || progress.age_seconds > SILENT_SECONDS);
-        more = !once && !ferror(stdout) && !over && progress.lock != LOCK_FREE;
+        more = !once && !ferror(stdout) && !over && progress.lock != OX_RUN_FREE;
         free_progress(&progress);
         if (more) {
             wait_for_key(false, REFRESH_MS);

@@ -75,7 +75,7 @@ static enum ox_status text_options(const struct ox_config *config, char ***out) 
 }
 
 /* Reads the record of a run's options. One that is missing, or that this version does not understand, is left out. */
-static enum ox_status read_options(const char *run, char ***out) {
+static enum ox_status read_options(const char *run, char ***out, uint64_t *max_steps) {
     char path[OX_PATH_BYTES];
     struct ox_config *const config = malloc(sizeof *config);
     if (config == NULL) {
@@ -86,6 +86,7 @@ static enum ox_status read_options(const char *run, char ***out) {
     if (status == OX_OK && ox_path_is_file(path)) {
         if (ox_config_load_yaml(config, path, OX_CMD_TRAIN) == OX_OK) {
             status = text_options(config, out);
+            *max_steps = config->train.max_steps;
         } else {
             ox_log(OX_LOG_WARN, "the options of %s are left out: %s", run, ox_error_text());
         }
@@ -133,6 +134,15 @@ static void sum_up(struct ox_compared_run *run) {
     run->tokens_per_second = time > 0 ? speeds / time : NAN;
 }
 
+/* What a run does, whose lock was looked at before its lines were read. */
+static const char *state_of(const struct ox_compared_run *run, enum ox_run_lock lock) {
+    const struct ox_curves *const curves = run->curves;
+    const double step = curves->count > 0 ? curves->points[curves->count - 1].step : 0;
+    return lock == OX_RUN_HELD ? "running"
+           : !curves->ended    ? lock == OX_RUN_FREE ? "cut off" : "unknown"
+           : run->max_steps > 0 && step >= (double)run->max_steps ? "ended" : "stopped";
+}
+
 /* Sets labels to the ends of the paths, as many of their parts as tell them apart. */
 static void label(struct ox_comparison *comparison) {
     bool again = true;
@@ -175,10 +185,12 @@ enum ox_status ox_comparison_open(const char *const *paths, uint32_t count, stru
     for (uint32_t i = 0; status == OX_OK && i < count; i++) {
         struct ox_compared_run *const run = &out->runs[out->count++];
         run->path = paths[i];
+        const enum ox_run_lock lock = ox_run_lock_of(paths[i]);
         status = ox_curves_read(paths[i], &run->curves);
-        OX_THEN(status, read_options(paths[i], &run->options));
+        OX_THEN(status, read_options(paths[i], &run->options, &run->max_steps));
         if (status == OX_OK) {
             sum_up(run);
+            run->state = state_of(run, lock);
         }
     }
     if (status != OX_OK) {
@@ -264,8 +276,9 @@ json_t *ox_comparison_json(const struct ox_comparison *comparison) {
     for (uint32_t i = 0; i < comparison->count; i++) {
         const struct ox_compared_run *const run = &comparison->runs[i];
         const struct ox_curves *const curves = run->curves;
-        json_array_append_new(runs, json_pack("{s:o, s:o, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "run",
-            ox_json_text(run->path), "label", ox_json_text(run->label), "loss", ox_json_number(run->loss),
+        json_array_append_new(runs, json_pack("{s:o, s:o, s:s, s:I, s:o, s:o, s:I, s:o, s:o, s:o, s:o, s:o}", "run",
+            ox_json_text(run->path), "label", ox_json_text(run->label), "state", run->state, "max_steps",
+            (json_int_t)run->max_steps, "loss", ox_json_number(run->loss),
             "tokens_per_second", ox_json_number(run->tokens_per_second), "skipped_steps",
             (json_int_t)curves->skipped_steps, "steps_per_point", ox_json_number((double)curves->steps_each),
             "best_eval", isnan(curves->best.loss) ? json_null() : eval_json(&curves->best),

@@ -21,6 +21,8 @@ struct ox_compared_run {
     char **options;    /* its options as text, by their index in ox_options; NULL: the run has no record of them */
     double loss;       /* mean of the last tenth of its steps; NaN: no step has one */
     double tokens_per_second; /* of all steps together */
+    const char *state; /* "running"; "ended", after all steps; "stopped", to go on; "cut off", without a last word */
+    uint64_t max_steps; /* 0: not recorded */
 };
 
 struct ox_comparison {

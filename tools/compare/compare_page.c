@@ -40,13 +40,13 @@ static void put_run(FILE *out, const struct ox_compared_run *run, uint32_t idx) 
     put_number(out, "%.4f", curves->best.loss);
     put_number(out, "%.0f", isnan(curves->best.loss) ? NAN : curves->best.step);
     put_number(out, "%.0f", run->tokens_per_second);
-    fprintf(out, "<td>%llu</td></tr>\n", (unsigned long long)curves->skipped_steps);
+    fprintf(out, "<td>%llu</td><td>%s</td></tr>\n", (unsigned long long)curves->skipped_steps, run->state);
 }
 
 static void put_runs(const struct ox_comparison *comparison, FILE *out) {
     fputs("<section><h2>Runs</h2>\n<div class=\"scroll\"><table class=\"runs\"><thead><tr><th>run</th><th>steps</th>"
           "<th>tokens</th><th>time</th><th>loss</th><th>last eval</th><th>best eval</th><th>at step</th>"
-          "<th>tokens/s</th><th>skipped</th></tr></thead><tbody>\n", out);
+          "<th>tokens/s</th><th>skipped</th><th>state</th></tr></thead><tbody>\n", out);
     for (uint32_t i = 0; i < comparison->count; i++) {
         put_run(out, &comparison->runs[i], i);
     }

@@ -27,8 +27,8 @@ static const char *loss_text(double loss, char text[32]) {
 
 static void put_runs(const struct ox_comparison *comparison, FILE *out) {
     const int width = label_width(comparison);
-    fprintf(out, "   %-*s %9s %9s %9s %9s %10s %17s %9s\n", width, "run", "steps", "tokens", "time", "loss",
-            "eval loss", "best (at step)", "tokens/s");
+    fprintf(out, "   %-*s %9s %9s %9s %9s %10s %17s %9s  %s\n", width, "run", "steps", "tokens", "time", "loss",
+            "eval loss", "best (at step)", "tokens/s", "state");
     for (uint32_t i = 0; i < comparison->count; i++) {
         const struct ox_compared_run *const run = &comparison->runs[i];
         const struct ox_curves *const curves = run->curves;
@@ -41,10 +41,15 @@ static void put_runs(const struct ox_comparison *comparison, FILE *out) {
             snprintf(speed, sizeof speed, "%.0f", run->tokens_per_second);
         }
         const double newest = curves->eval_count > 0 ? curves->evals[curves->eval_count - 1].loss : NAN;
-        fprintf(out, "%c  %-*.*s %9.0f %9s %9s %9s %10s %17s %9s\n", ox_comparison_letter(i), width, width, run->label,
-                last != NULL ? last->step : 0, ox_comparison_tokens(last != NULL ? last->tokens : 0, tokens),
+        const double step = last != NULL ? last->step : 0;
+        fprintf(out, "%c  %-*.*s %9.0f %9s %9s %9s %10s %17s %9s  %s", ox_comparison_letter(i), width, width,
+                run->label, step, ox_comparison_tokens(last != NULL ? last->tokens : 0, tokens),
                 ox_seconds_text(last != NULL ? last->seconds : 0, time), loss_text(run->loss, loss),
-                loss_text(newest, eval), best, speed);
+                loss_text(newest, eval), best, speed, run->state);
+        if (run->max_steps > 0 && strcmp(run->state, "ended") != 0) {
+            fprintf(out, " at %.0f of %llu", step, (unsigned long long)run->max_steps);
+        }
+        fputc('\n', out);
     }
     fputs("loss: the mean of the last tenth of the steps\n", out);
     for (uint32_t i = 0; i < comparison->count; i++) {

@@ -62,7 +62,8 @@ BEGIN {
     room("tools/trace", "base nvme offload/trace engine/report")
     room("tools/compare", "base engine/config engine/report tools/trace")
     room("tools/command", "base nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
-        " engine/data engine/generate engine/run tools/doctor tools/bench tools/start tools/trace tools/compare")
+        " engine/data engine/generate engine/report engine/run tools/doctor tools/bench tools/start tools/trace" \
+        " tools/compare")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "

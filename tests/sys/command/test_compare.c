@@ -7,6 +7,7 @@
 #include "tests/kit/test.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,7 @@ static void test_text(void) {
     const char *const out = process.outcome.out;
     CHECK(strstr(out, "a  a/run ") != NULL && strstr(out, "b  b/run ") != NULL && strstr(out, "c  slow ") != NULL);
     CHECK(strstr(out, "  learning-rate\n    a  0.003\n    b  0.003\n    c  0.0001\n") != NULL);
+    CHECK(strstr(out, "  ended\nb  b/run ") != NULL);
     CHECK(strstr(out, "  seed\n") != NULL && strstr(out, "max-seq-length") == NULL);
     CHECK(strstr(out, "  output\n") == NULL && strstr(out, "loss of training, mean of each column") != NULL);
 }
@@ -109,6 +111,41 @@ static void test_page(void) {
     free(found);
 }
 
+static void check_state(const char *run, const char *state) {
+    json_t *json = NULL;
+    sys_args_begin(&args, "compare");
+    sys_args_word(&args, "%s", test_path(run));
+    sys_args_word(&args, "%s", test_path("slow"));
+    sys_run_well(&args, &process);
+    const char *const line = strstr(process.outcome.out, "\na  ");
+    CHECK(line != NULL && strstr(line, state) != NULL && strstr(line, state) < strchr(line + 1, '\n'));
+    sys_args_add(&args, "--format json");
+    sys_run_well(&args, &process);
+    REQUIRE_OK(ox_json_parse("compare", process.outcome.out, strlen(process.outcome.out), &json));
+    const json_t *const first = json_array_get(json_object_get(json, "runs"), 0);
+    CHECK(strncmp(json_string_value(json_object_get(first, "state")), state, strcspn(state, " ")) == 0);
+    CHECK(json_integer_value(json_object_get(first, "max_steps")) == 1000000);
+    json_decref(json);
+}
+
+/* A run that goes on is told from one that was stopped, and from one that was killed and says nothing. */
+static void test_states(void) {
+    static struct sys_process trainer;
+    static const int ends[] = {SIGKILL, SIGINT};
+    static const char *const states[] = {"cut off at ", "stopped at "}, *const names[] = {"killed", "stopped"};
+    for (int i = 0; i < 2; i++) {
+        sys_args_train(&args, sys_write_model("llama"), sys_write_text(4000), names[i]);
+        sys_args_add(&args, "--max-seq-length 32 --max-steps 1000000 --eval-fraction 0 --save-steps 0");
+        sys_args_leash(&args);
+        sys_start(&args, &trainer);
+        CHECK(sys_await(&trainer, "\nstep 2/"));
+        check_state(names[i], "running at ");
+        kill(trainer.pid, ends[i]);
+        sys_wait(&trainer);
+        check_state(names[i], states[i]);
+    }
+}
+
 int main(void) {
     files_make_folder("a");
     files_make_folder("b");
@@ -118,5 +155,6 @@ int main(void) {
     test_text();
     test_json();
     test_page();
+    test_states();
     return test_end();
 }
