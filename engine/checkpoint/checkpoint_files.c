@@ -178,7 +178,7 @@ enum ox_status ox_checkpoint_bytes(const struct ox_model *model, struct ox_state
 /* Copies the companion files of the source model. The source may be only a config.json, or deleted since the run began;
  * neither may fail a checkpoint. */
 static enum ox_status copy_companions(const char *source, const char *folder) {
-    char path[OX_PATH_BYTES];
+    char path[OX_PATH_BYTES], base[OX_PATH_BYTES];
     if (source == NULL || source[0] == '\0') {
         return OX_OK;
     }
@@ -191,6 +191,9 @@ static enum ox_status copy_companions(const char *source, const char *folder) {
     if (!ox_path_is_folder(path)) {
         ox_log(OX_LOG_WARN, "%s: no longer exists, so the checkpoint has no tokenizer files", source);
         return OX_OK;
+    }
+    if (ox_hf_tokenizer_folder(path, base) == OX_OK && strcmp(base, path) != 0) { /* an adapter's model */
+        OX_TRY(ox_hf_copy_companions(base, folder));
     }
     return ox_hf_copy_companions(path, folder);
 }

@@ -327,13 +327,11 @@ enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const 
 enum ox_status ox_export_dtype(const char *source, enum ox_dtype *dtype) {
     struct ox_hf_folder *folder = NULL;
     struct ox_manifest manifest;
+    char base[OX_PATH_BYTES]; /* of an adapter the format of its model's weights, of which nothing is read for it */
+    const bool is_adapter = ox_hf_is_adapter(source);
     *dtype = OX_DTYPE_F32;
-    OX_TRY(ox_hf_open(source, true, &folder));
-    const enum ox_status status = ox_hf_merge(folder); /* of an adapter the format of its model's weights */
-    if (status != OX_OK) {
-        ox_hf_close(&folder);
-        return status;
-    }
+    OX_TRY(is_adapter ? ox_hf_adapter_base(source, base) : OX_OK);
+    OX_TRY(ox_hf_open(is_adapter ? base : source, true, &folder));
     *dtype = ox_hf_has_weights(folder) ? ox_hf_dtype(folder, 0) : OX_DTYPE_F32;
     for (uint32_t i = 0; i < ox_hf_model(folder)->tensor_count && ox_hf_has_weights(folder); i++) {
         const bool kept = ox_hf_model(folder)->tensors[i].fp32; /* F32 in any folder */

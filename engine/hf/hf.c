@@ -35,7 +35,11 @@ static const char *shape_text(uint32_t rank, const uint64_t *shape, char *text, 
     return text;
 }
 
-enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape) {
+/* What expects a shape of a model's own tensor, and what helps. */
+static const char own_config[] = "config.json", own_remedy[] = "use the config.json that came with the weights";
+
+enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape,
+                                 const char *expects, const char *remedy) {
     const struct ox_st_entry *const entry = place->entry;
     bool same = entry->rank == rank;
     for (uint32_t i = 0; same && i < rank; i++) {
@@ -44,11 +48,9 @@ enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank,
     if (!same) {
         char have[200], want[64];
         return ox_fail(OX_E_CONFIG,
-                       "%s: tensor \"%s\" has the shape [%s], but config.json expects [%s]; use the config.json that "
-                       "came with the weights",
-                       ox_st_path(place->file), entry->name,
-                       shape_text(entry->rank, entry->shape, have, sizeof have),
-                       shape_text(rank, shape, want, sizeof want));
+                       "%s: tensor \"%s\" has the shape [%s], but %s expects [%s]; %s", ox_st_path(place->file),
+                       entry->name, shape_text(entry->rank, entry->shape, have, sizeof have), expects,
+                       shape_text(rank, shape, want, sizeof want), remedy);
     }
     if (ox_dtype_bytes(entry->dtype) == 0) {
         return ox_fail(OX_E_CONFIG,
@@ -247,7 +249,7 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct ox_h
     }
     const struct ox_tensor *const tensor = &folder->model->tensors[idx];
     folder->places[idx] = *place;
-    return ox_hf_check_shape(place, tensor->rank - tensor->limbs, tensor->shape);
+    return ox_hf_check_shape(place, tensor->rank - tensor->limbs, tensor->shape, own_config, own_remedy);
 }
 
 static enum ox_status check_complete(const struct ox_hf_folder *folder) {
@@ -279,7 +281,7 @@ static enum ox_status check_tied_head(const struct ox_hf_folder *folder) {
     if (folder->head.entry == NULL) {
         return OX_OK;
     }
-    enum ox_status status = ox_hf_check_shape(&folder->head, embed->rank, embed->shape);
+    enum ox_status status = ox_hf_check_shape(&folder->head, embed->rank, embed->shape, own_config, own_remedy);
     const uint64_t part = ox_min_u64(embed->count, SAMPLE_ELEMS);
     for (uint64_t i = 0; status == OX_OK && i < SAMPLE_COUNT; i++) {
         float head[SAMPLE_ELEMS], other[SAMPLE_ELEMS];

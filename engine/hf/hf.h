@@ -86,6 +86,8 @@ int64_t ox_hf_find_saved(const struct ox_model *model, const char *name);
 OX_MUST enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets);
 /* Whether a folder has an adapter and no model of its own. */
 bool ox_hf_is_adapter(const char *folder);
+/* The base that an adapter's folder names, as a path; OX_E_CONFIG where that is no folder here. */
+OX_MUST enum ox_status ox_hf_adapter_base(const char *folder, char *path);
 /* The folder of the weights, beside which the adapters are; and that of the adapters; NULL where they are fresh, or
  * there are none. */
 const char *ox_hf_base_path(const struct ox_hf_folder *folder);
@@ -163,6 +165,9 @@ OX_MUST enum ox_status ox_hf_config_with(const json_t *config, const struct ox_h
  * where it is read, in place of what is there. `original` is the model's config.json, or NULL. */
 OX_MUST enum ox_status ox_hf_write_tokens(const char *folder, const json_t *original,
                                           const struct ox_hf_tokens *tokens);
+/* The folder with the files of a model's tokenizer, to `path` (OX_PATH_BYTES): `model` itself, or for an adapter
+ * without tokenizer.json that of the model that it names (OX_E_CONFIG: there is no such folder). */
+OX_MUST enum ox_status ox_hf_tokenizer_folder(const char *model, char *path);
 /* Warns of a file of `folder`, or beside that tokenizer, to which ox_hf_write_tokens cannot add because it is no JSON;
  * saves say nothing of it. */
 void ox_hf_warn_tokens(const char *folder, const struct ox_hf_tokens *tokens);

@@ -84,19 +84,49 @@ static void list_modules(const struct ox_model *model, const char *wanted, char 
     }
 }
 
+/* Whether a target names the weights of a tensor, of which experts may have all in one. */
+static bool names_tensor(const char *targets, const struct ox_tensor *tensor) {
+    static const char end[] = ".weight";
+    char module[OX_TENSOR_NAME_BYTES];
+    const size_t length = strlen(tensor->name), tail = sizeof end - 1;
+    const bool ends = length > tail && strcmp(tensor->name + length - tail, end) == 0;
+    snprintf(module, sizeof module, "%.*s", (int)(length - (ends ? tail : 0)), tensor->name);
+    return tensor->rank >= 2 && (lists(targets, module) || lists(targets, last_part(module)) ||
+                                 lists(targets, last_parts(module)));
+}
+
+/* Says what targets cover, where they name matrices that can have no adapters: of a mixture's experts. */
+static void say_uncovered(const struct ox_model *model, const char *targets) {
+    uint64_t covered = 0, left = 0;
+    const struct ox_tensor *first = NULL;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const bool is_target = ox_lora_is_target(targets, tensor);
+        const bool is_left = !is_target && names_tensor(targets, tensor);
+        covered += is_target;
+        left += is_left;
+        first = is_left && first == NULL ? tensor : first;
+    }
+    if (left > 0) {
+        ox_log(OX_LOG_WARN, "--lora-target-modules %s: adapts %" PRIu64 " module%s, and leaves %" PRIu64
+               " tensors of the name as they are, such as %s: adapters of experts, routers, embeddings and heads do "
+               "not exist", targets, covered, ox_plural(covered), left, first->name);
+    }
+}
+
 /* Says why a name adapts nothing. */
 static enum ox_status refuse_target(const struct ox_model *model, const char *wanted) {
-    char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES], module[OX_TENSOR_NAME_BYTES];
+    char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES];
     list_modules(model, wanted, listed, nearest);
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const bool is_module = ox_tensor_module(&model->tensors[i], module);
-        if (is_module && (strcmp(module, wanted) == 0 || strcmp(last_part(module), wanted) == 0)) {
+        if (names_tensor(wanted, &model->tensors[i])) {
             return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: adapters of embeddings, heads, routers and experts "
                            "do not exist; of this model take some of %s", wanted, listed);
         }
     }
-    return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such module; did you mean %s? It has %s; "
-                   "all-linear takes all", wanted, nearest, listed);
+    return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such module; did you mean %s? It has %s%s",
+                   wanted, nearest, listed,
+                   model->config.mixture.router.experts > 0 ? "" : "; all-linear takes all");
 }
 
 enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets) {
@@ -446,7 +476,24 @@ enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lo
     }
     OX_TRY(adapt(folder, lora));
     folder->adapter->seed = seed;
+    say_uncovered(folder->model, lora->targets);
     return OX_OK;
+}
+
+/* Refuses an adapter of another rank than its configuration has, or of a model of another shape. */
+static enum ox_status check_shape(const struct ox_hf_folder *folder, const struct ox_hf_place *place,
+                                  const struct ox_tensor *tensor) {
+    char expects[OX_PATH_BYTES];
+    const bool is_a = strstr(tensor->name, ".lora_A.") != NULL; /* [r, inputs]; B is [outputs, r] */
+    const bool is_b = strstr(tensor->name, ".lora_B.") != NULL; /* else a whole tensor that is saved beside them */
+    const uint32_t rank_at = is_a ? 0 : 1;
+    const bool of_rank = !(is_a || is_b) || (place->entry->rank == 2 &&
+                                             place->entry->shape[rank_at] == tensor->shape[rank_at]);
+    snprintf(expects, sizeof expects, "%s %.300s", of_rank ? "the model" : "\"r\" of adapter_config.json in",
+             of_rank ? folder->path : folder->adapter->path);
+    return ox_hf_check_shape(place, tensor->rank, tensor->shape, expects,
+                             of_rank ? "name the model that the adapter was trained with by --model"
+                                     : "use the adapter_config.json that was saved with the adapter");
 }
 
 /* Finds the tensors of the adapters in their file. */
@@ -467,7 +514,7 @@ static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct o
                            "nor of \"modules_to_save\" or \"bias\"", ox_st_path(file), place.entry->name, folder->path);
         }
         adapter->entries[model->tensors[idx].saved_idx] = place.entry;
-        OX_TRY(ox_hf_check_shape(&place, model->tensors[idx].rank, model->tensors[idx].shape));
+        OX_TRY(check_shape(folder, &place, &model->tensors[idx]));
     }
     for (uint32_t i = 0; i < count; i++) {
         if (adapter->entries[i] == NULL) {

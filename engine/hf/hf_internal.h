@@ -50,7 +50,9 @@ struct ox_hf_folder {
 /* The parts of ox_hf_open that adapters need too. */
 /* Opens a file of the folder at `where`, the model's own or that of its adapter, behind those that are open. */
 OX_MUST enum ox_status ox_hf_open_file(struct ox_hf_folder *folder, const char *where, const char *name);
-OX_MUST enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape);
+/* Refuses a tensor of another shape than `expects` says that it has, or of a format that cannot be read. */
+OX_MUST enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape,
+                                         const char *expects, const char *remedy);
 OX_MUST enum ox_status ox_hf_fail_memory(const char *path);
 
 void ox_hf_adapter_close(struct ox_hf_adapter **adapter);
@@ -75,8 +77,6 @@ OX_MUST enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, c
 OX_MUST enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, uint64_t first,
                                          uint64_t count, float *inout);
 
-/* The base that an adapter's folder names, as a path; OX_E_CONFIG where that is no folder here. */
-OX_MUST enum ox_status ox_hf_adapter_base(const char *folder, char *path);
 /* Reads adapter_config.json; OX_E_CONFIG names a key that asks for what does not exist here. Targets are those of the
  * tensors in the file. */
 OX_MUST enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file *file, struct ox_lora *out);

@@ -6,6 +6,7 @@
 #include "engine/hf/hf.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,6 +26,14 @@ static enum ox_status load_file(const char *path, json_t **out, bool *stays) {
     const enum ox_status status = exists ? ox_json_load_large(path, FILE_BYTES_MAX, out) : OX_OK;
     *stays = status == OX_E_CONFIG || status == OX_E_CORRUPT;
     return *stays ? OX_OK : status;
+}
+
+enum ox_status ox_hf_tokenizer_folder(const char *model, char *path) {
+    if (ox_path_is_folder(model) && !ox_folder_has(model, "tokenizer.json") && ox_hf_is_adapter(model)) {
+        return ox_hf_adapter_base(model, path);
+    }
+    const int bytes = snprintf(path, OX_PATH_BYTES, "%s", model);
+    return bytes < OX_PATH_BYTES ? OX_OK : ox_fail(OX_E_CONFIG, "--model %s: the path is too long", model);
 }
 
 void ox_hf_warn_tokens(const char *folder, const struct ox_hf_tokens *tokens) {

@@ -37,13 +37,14 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
         snprintf(path, OX_PATH_BYTES, "%s", config->files.tokenizer);
         return OX_OK;
     }
-    char file[OX_PATH_BYTES];
+    char file[OX_PATH_BYTES], folder[OX_PATH_BYTES];
     if (!ox_path_is_folder(config->files.model)) {
         return OX_OK;
     }
-    const enum ox_status status = ox_path_join(config->files.model, "tokenizer.json", file);
+    enum ox_status status = ox_hf_tokenizer_folder(config->files.model, folder);
+    OX_THEN(status, ox_path_join(folder, "tokenizer.json", file));
     if (status == OX_OK && ox_path_exists(file)) { /* or a link to nothing, which opening it tells */
-        snprintf(path, OX_PATH_BYTES, "%s", config->files.model);
+        snprintf(path, OX_PATH_BYTES, "%s", folder);
     }
     return status;
 }

@@ -124,6 +124,11 @@ static enum ox_status average(const struct ox_config *config, struct sources *so
     }
     for (uint32_t i = 0; i < sources->count; i++) {
         paths[i] = sources->paths[i];
+        for (uint32_t k = 0; k < i; k++) {
+            if (strcmp(paths[i], paths[k]) == 0) {
+                return ox_fail(OX_E_CONFIG, "%s: is given twice; give each folder once", paths[i]);
+            }
+        }
     }
     enum ox_status status = strcmp(config->save.save_dtype, "auto") == 0 ? ox_export_dtype(paths[0], &dtype) : OX_OK;
     OX_THEN(status, ox_export_mean(paths, sources->count, config->files.output_dir, dtype, shard_bytes_max));

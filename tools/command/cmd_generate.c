@@ -48,7 +48,7 @@ static enum ox_status find_stops(struct ox_generating *g) {
         return OX_OK;
     }
     enum ox_status status = read_stops(&g->stops, g->config->files.model, ox_hf_config(g->folder));
-    OX_THEN(status, ox_path_join(g->config->files.model, "generation_config.json", path));
+    OX_THEN(status, ox_path_join(g->text_folder, "generation_config.json", path));
     if (status == OX_OK && ox_path_exists(path)) {
         status = ox_json_load(path, JSON_BYTES_MAX, &json);
         OX_THEN(status, read_stops(&g->stops, path, json));

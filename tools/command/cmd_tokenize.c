@@ -240,25 +240,30 @@ static enum ox_status render_line(void *context, size_t number, const char *line
     return status;
 }
 
-static enum ox_status render_rows(const struct ox_config *config) {
+/* Where the tokenizer is: --tokenizer, or what belongs to the model. */
+static enum ox_status find_tokenizer(const struct ox_config *config, char path[OX_PATH_BYTES]) {
+    if (config->files.tokenizer[0] == '\0') {
+        return ox_hf_tokenizer_folder(config->files.model, path);
+    }
+    snprintf(path, OX_PATH_BYTES, "%s", config->files.tokenizer);
+    return ox_hf_check_path("--tokenizer", path);
+}
+
+static enum ox_status render_rows(const struct ox_config *config, const char *tokenizer) {
     struct rendering rendering = {.path = config->files.data[0].path};
     if (config->files.data_count == 0) {
         rendering.path = "";
     }
     rendering.now = ox_chat_date(config->tool.clock_s);
-    enum ox_status status =
-        ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model,
-                         config->rows.chat_template, &rendering.template);
+    enum ox_status status = ox_template_open(tokenizer, config->rows.chat_template, &rendering.template);
     OX_THEN(status, for_lines(rendering.path, render_line, &rendering));
     ox_template_close(&rendering.template);
     return status;
 }
 
-static enum ox_status tokenize(const struct ox_config *config) {
+static enum ox_status tokenize(const struct ox_config *config, const char *tokenizer) {
     struct tokenizing t = {0};
-    const char *const path = config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model;
-    enum ox_status status = config->files.tokenizer[0] != '\0' ? ox_hf_check_path("--tokenizer", path) : OX_OK;
-    OX_THEN(status, ox_tokenizer_open(path, &t.tokenizer));
+    enum ox_status status = ox_tokenizer_open(tokenizer, &t.tokenizer);
     OX_THEN(status, ox_encoder_open(t.tokenizer, &t.encoder));
     OX_THEN(status, config->vocab.jsonl ? tokenize_lines(&t, config->files.data[0].path) : count_tokens(&t, config));
     ox_ids_free(&t.ids);
@@ -285,6 +290,7 @@ int ox_cmd_tokenize(const struct ox_config *given) {
     if (given->vocab.train_tokenizer) {
         return ox_cmd_exit(ox_train_tokenizer(given));
     }
+    char path[OX_PATH_BYTES];
     own = *given;
     const bool counts = !config->vocab.jsonl && config->files.output_dir[0] == '\0' && config->files.data_count > 0;
     enum ox_status status =
@@ -297,6 +303,7 @@ int ox_cmd_tokenize(const struct ox_config *given) {
     const struct ox_host_claim claim = {.host_bytes = config->memory.host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     ox_host_text_begin(&claim, 0);
-    OX_THEN(status, config->vocab.render ? render_rows(config) : tokenize(config));
+    OX_THEN(status, find_tokenizer(config, path));
+    OX_THEN(status, config->vocab.render ? render_rows(config, path) : tokenize(config, path));
     return ox_cmd_exit(ox_host_text_end(&claim, status));
 }

@@ -24,6 +24,7 @@ struct ox_text_stream {
 struct ox_generating {
     const struct ox_config *config;
     struct ox_hf_folder *folder;
+    char text_folder[OX_PATH_BYTES]; /* of the model or the adapter: with the tokenizer, its template, the ends */
     struct ox_tokenizer *tokenizer; /* NULL: the model's tokens are bytes */
     struct ox_template *chat_template; /* this and the renderer: with --chat alone */
     struct ox_chat_renderer *renderer;

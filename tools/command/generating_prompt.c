@@ -82,7 +82,9 @@ enum ox_status ox_generating_model(struct ox_generating *g) {
     if (adapter[0] != '\0' && ox_folder_has(found_adapter, "tokenizer.json")) {
         model = found_adapter; /* with the template and the ends of turns that it was trained with */
     }
-    status = ox_path_join(model, "tokenizer.json", path);
+    status = ox_hf_tokenizer_folder(model, g->text_folder);
+    model = g->text_folder;
+    OX_THEN(status, ox_path_join(model, "tokenizer.json", path));
     if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&
         !ox_tokenizer_has_parts(model)) {
         return g->config->write.chat ? ox_fail(OX_E_CONFIG,
@@ -174,7 +176,7 @@ static enum ox_status open_chat(struct ox_generating *g) {
         json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
         status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
     }
-    OX_THEN(status, ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : config->files.model,
+    OX_THEN(status, ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : g->text_folder,
                                      config->rows.chat_template, &g->chat_template));
     options.chat_template = g->chat_template;
     options.now = ox_chat_date(config->tool.clock_s);
