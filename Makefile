@@ -331,7 +331,7 @@ gpu-bundle: all tests
 coverage:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) coverage-run counted=1
 COUNT_P := $(filter-out %/test_store_steady,$(filter $(addprefix $(B)/tests/,unit/nvme/% unit/offload/% \
-             unit/engine/model/test_passes unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
+             unit/engine/model/test_pass% unit/engine/checkpoint/% unit/engine/step/% unit/engine/run/% conform/test_io fault/% golden/% \
              sys/train/% sys/text/test_text_data fuzz/test_planner \
              sys/command/test_errors sys/command/test_errors_drives sys/command/test_bad_inputs \
              sys/command/test_damage),$(RUN_P)))
