@@ -14,6 +14,7 @@ struct visit {
     uint32_t idx, tile, stage_idx;
     const struct ox_plan_stage *stage;
     uint32_t mb_first, mb_past;
+    bool begins, ends; /* the tile: its first micro-batch, and its last one */
     enum pass pass;
 };
 
@@ -24,6 +25,9 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
     const uint64_t elems = b->in->table->shards[unit_idx].elem_count;
     s->weights_home[unit_idx] = s->state_home[unit_idx] = s->replaced[unit_idx] = s->gathered[unit_idx] = OX_NONE;
+    if (!ox_build_holds(b, unit_idx)) {
+        return;
+    }
     if (homes->weights != OX_TIER_NVME) {
         const uint64_t bytes = ox_plan_lo_in_state(b->in, unit_idx) ? elems * OX_HI_BYTES
                                                                     : ox_plan_weight_bytes(b->in, unit_idx);
@@ -44,14 +48,16 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     }
 }
 
-/* The reports of all micro-batches, where the list ends with a head. */
+/* The reports of all micro-batches, where the list ends with a head; on a rank that does not compute the head only
+ * those that it gets from others. */
 static void place_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     const uint64_t bytes = ox_plan_reports_bytes(b->in);
+    const bool computes = ox_plan_computes(b->in, b->in->model.stage_count - 1);
     plan->loss_buf = plan->loss_host_buf = OX_NONE;
     if (!ox_plan_has_outside_output(&b->in->model)) {
-        plan->loss_buf = ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE);
-        plan->loss_host_buf = ox_build_unified(b)
+        plan->loss_buf = computes ? ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE) : OX_NONE;
+        plan->loss_host_buf = ox_build_unified(b) && computes
                                   ? plan->loss_buf : ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
     }
 }
@@ -65,7 +71,7 @@ static void place_homes(struct ox_builder *b) {
     }
     for (uint32_t i = 0; i < plan->grad_count; i++) {
         s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
-        if (!model->eval_only) {
+        if (!model->eval_only && ox_build_holds(b, model->grads[i].unit_idx)) {
             ox_build_grad_home(b, i);
         }
     }
@@ -198,114 +204,28 @@ static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit, ui
     return cast;
 }
 
-/* ---- activation checkpoints ------------------------------------------------------------------- */
-
-/* Names activations of one micro-batch: an activation checkpoint, which is the input of a stage, or what another part
- * of the model takes from this stage or gives to it. */
-struct act {
-    uint32_t stage_idx, mb_idx;
-};
-
-static uint32_t *act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t stage_idx, uint32_t mb_idx) {
-    return &slots[stage_idx * b->plan->micro_batches + mb_idx];
-}
-
-/* Whether the input stays in compute memory. It also does where a block keeps activations, which take more room. */
-static bool act_stays(const struct ox_builder *b, uint32_t stage_idx) {
-    return b->in->placement.act_tier == OX_TIER_DEVICE || b->in->placement.act_tier == b->compute ||
-           b->scratch->keeps[stage_idx];
-}
-
-static void move_act(struct ox_builder *b, enum ox_move what, struct act act, enum ox_lane_id route, uint32_t source,
-                     uint32_t target) {
-    struct ox_task *const task = ox_build_move(b, what, route, source, target);
-    task->stage_idx = act.stage_idx;
-    task->mb_idx = act.mb_idx;
-    ox_build_count_move(b, task);
-}
-
-/* Whether the backward of a stage starts from the input of this one. */
-static bool starts_backward(const struct ox_builder *b, uint32_t stage_idx) {
-    uint32_t last = stage_idx; /* of those that would */
-    while (last + 1 < b->in->model.stage_count && ox_build_stage(b, last + 1)->starts_back == last + 1 - stage_idx) {
-        last++;
-    }
-    return b->train && last >= b->first_back && ox_build_stage(b, stage_idx)->saves_input;
-}
-
-/* Sends `x`, the input of a stage, to its home if backward will need it. */
-static void save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t x) {
-    if (!starts_backward(b, stage_idx)) {
-        return;
-    }
-    const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
-    uint32_t *const slot = act_slot(b, b->scratch->act, stage_idx, mb_idx);
-    *slot = x;
-    if (act_stays(b, stage_idx)) {
-        return;
-    }
-    if (!ox_build_unified(b)) {
-        *slot = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, stage_idx);
-        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_D2H, x, *slot);
-    }
-    if (b->in->placement.act_tier == OX_TIER_NVME) {
-        const uint32_t spool = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_NVME, bytes, stage_idx);
-        b->plan->spool_bytes[ox_plan_spool_act(b->plan, stage_idx, mb_idx)] = ox_align_up(bytes, OX_IO_ALIGN_BYTES);
-        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_NVME_WRITE, *slot, spool);
-        *act_slot(b, b->scratch->act_spool, stage_idx, mb_idx) = spool;
-        *slot = OX_NONE;
-    }
-}
-
-static uint32_t load_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx) {
-    const uint64_t bytes = ox_build_stage(b, stage_idx)->input_bytes;
-    uint32_t at = *act_slot(b, b->scratch->act, stage_idx, mb_idx);
-    if (act_stays(b, stage_idx)) {
-        return at;
-    }
-    if (b->in->placement.act_tier == OX_TIER_NVME) {
-        at = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, stage_idx);
-        const uint32_t spool = *act_slot(b, b->scratch->act_spool, stage_idx, mb_idx);
-        move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_NVME_READ, spool, at);
-        if (ox_build_unified(b)) {
-            return at;
-        }
-    }
-    const uint32_t target = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_DEVICE, bytes, stage_idx);
-    move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_H2D, at, target);
-    return target;
-}
-
 /* ---- visits ----------------------------------------------------------------------------------- */
 
-/* The stages whose backward is not part of their forward, as a head's is, begin before this one. */
-static uint32_t back_past(const struct ox_builder *b) {
-    return b->in->model.stage_count - !ox_plan_has_outside_output(&b->in->model);
-}
-
-/* Visits of backward: all stages from the first one that has something to train. */
-static uint32_t backward_count(const struct ox_builder *b) {
-    return b->train && back_past(b) > b->first_back ? back_past(b) - b->first_back : 0;
-}
-
 static uint32_t visits_per_tile(const struct ox_builder *b) {
-    return b->in->model.stage_count + backward_count(b);
+    return b->visit_count / b->in->placement.tiles;
 }
 
 static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
-    const struct ox_plan_model *const model = &b->in->model;
-    const uint32_t per_tile = visits_per_tile(b);
-    const uint32_t tile = idx / per_tile, step = idx % per_tile;
-    const bool back = step >= model->stage_count;
-    const uint32_t stage_idx = back ? back_past(b) - 1 - (step - model->stage_count) : step;
-    const struct ox_plan_stage *const stage = &model->stages[stage_idx];
+    const struct ox_pipe_visit *const visit = &b->scratch->visits[idx];
+    const struct ox_plan_stage *const stage = &b->in->model.stages[visit->stage_idx];
+    uint32_t tile = 0;
+    while (ox_build_tile_first(b, tile + 1) <= visit->mb_first) {
+        tile++;
+    }
     return (struct visit){
         .idx = idx,
         .tile = tile,
-        .mb_first = ox_build_tile_first(b, tile),
-        .mb_past = ox_build_tile_first(b, tile + 1),
-        .pass = back ? PASS_BACKWARD : stage->kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
-        .stage_idx = stage_idx,
+        .mb_first = visit->mb_first,
+        .mb_past = visit->mb_past,
+        .begins = visit->mb_first == ox_build_tile_first(b, tile),
+        .ends = visit->mb_past == ox_build_tile_first(b, tile + 1),
+        .pass = visit->backward ? PASS_BACKWARD : stage->kind == OX_PLAN_HEAD ? PASS_HEAD : PASS_FORWARD,
+        .stage_idx = visit->stage_idx,
         .stage = stage,
     };
 }
@@ -322,20 +242,20 @@ static void update_late(struct ox_builder *b, const struct visit *visit) {
 
 static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_stage *const stage = visit->stage;
-    if (b->train && visit->tile == 0 && visit->pass == PASS_BACKWARD) {
+    if (b->train && visit->mb_first == 0 && visit->pass == PASS_BACKWARD) {
         update_late(b, visit);
     }
     for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
         const uint32_t unit_idx = stage->units[nth].unit_idx;
-        const bool first = visit->tile == 0 && visit->pass != PASS_BACKWARD &&
+        const bool first = visit->mb_first == 0 && visit->pass != PASS_BACKWARD &&
                            ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx;
         const bool reads = visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING;
         b->scratch->weights_at[visit->idx][nth] = reads ? fetch_weights(b, unit_idx, first) : OX_NONE;
     }
-    if (b->train && visit->tile == 0 && visit->pass == PASS_HEAD) {
+    if (b->train && visit->mb_first == 0 && visit->pass == PASS_HEAD) {
         update_late(b, visit);
     }
-    const bool adds = b->train && visit->tile > 0 && visit->pass != PASS_FORWARD;
+    const bool adds = b->train && visit->tile > 0 && visit->begins && visit->pass != PASS_FORWARD;
     for (uint32_t nth = 0; adds && nth < stage->unit_count; nth++) {
         if (stage->units[nth].grad_idx != OX_NONE) {
             ox_build_grad_load(b, visit->tile, stage->units[nth].grad_idx);
@@ -353,46 +273,6 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
     task->mb_idx = mb_idx;
     ox_build_count_move(b, task);
     b->scratch->batch[mb_idx] = target;
-}
-
-/* Brings a micro-batch to the first stage: its tokens, and activations if another part of the model makes them. */
-static void begin_micro_batch(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->stage_idx > 0) {
-        return;
-    }
-    load_batch(b, mb_idx);
-    if (ox_plan_has_outside_input(&b->in->model)) {
-        const uint32_t x = ox_build_stage_buf(b, OX_BUF_ACT, b->compute, visit->stage->input_bytes, 0);
-        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){0, mb_idx}, OX_LANE_H2D, OX_NONE, x);
-        b->scratch->x[mb_idx] = x;
-        save_act(b, 0, mb_idx, x);
-    }
-}
-
-/* Gives the output of a stage to the next one, or to another part of the model where the list ends. */
-static void pass_on(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, uint32_t y) {
-    b->scratch->x[mb_idx] = y;
-    if (visit->stage_idx + 1 < b->in->model.stage_count) {
-        save_act(b, visit->stage_idx + 1, mb_idx, y);
-    } else {
-        move_act(b, OX_MOVE_OUTSIDE_ACT, (struct act){visit->stage_idx, mb_idx}, OX_LANE_D2H, y, OX_NONE);
-    }
-}
-
-/* Takes the gradient of the last stage's output from another part of the model. */
-static void begin_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->stage_idx + 1 == b->in->model.stage_count) {
-        const uint32_t dx = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
-        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){visit->stage_idx, mb_idx}, OX_LANE_H2D, OX_NONE, dx);
-        b->scratch->dx[mb_idx] = dx;
-    }
-}
-
-/* Gives the gradient of the first stage's input to the part of the model that made the input. */
-static void end_dx(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
-    if (visit->stage_idx == 0 && ox_plan_has_outside_input(&b->in->model)) {
-        move_act(b, OX_MOVE_OUTSIDE_DX, (struct act){0, mb_idx}, OX_LANE_D2H, b->scratch->dx[mb_idx], OX_NONE);
-    }
 }
 
 /* Buffers of a block's pass beside activations. */
@@ -424,6 +304,15 @@ static void use_block(struct ox_builder *b, struct ox_task *task, const struct v
     ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
 }
 
+/* Brings a micro-batch to a stage: its tokens to the rank's first one, and activations from where they are made. */
+static void begin_micro_batch(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
+    ox_build_before(b, visit->stage_idx, mb_idx, false);
+    if (visit->stage_idx == b->first_own) {
+        load_batch(b, mb_idx);
+    }
+    ox_build_take_x(b, visit->stage_idx, mb_idx, visit->mb_past);
+}
+
 static void run_forward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_stage *const stage = visit->stage;
@@ -447,11 +336,12 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
             ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         }
         if (keeps) {
-            uint32_t *const slot = act_slot(b, s->kept, visit->stage_idx, mb_idx);
+            uint32_t *const slot = ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx);
             *slot = ox_build_stage_buf(b, OX_BUF_KEPT, b->compute, stage->kept_bytes, visit->stage_idx);
             ox_build_writes(task, *slot, OX_USE_KEPT);
         }
-        pass_on(b, visit, mb_idx, y);
+        ox_build_after(b, visit->stage_idx, mb_idx, false);
+        ox_build_pass_on(b, visit->stage_idx, mb_idx, y);
     }
 }
 
@@ -463,7 +353,7 @@ static bool trains(const struct visit *visit, uint32_t nth) {
 }
 
 static void begin_grads(struct ox_builder *b, const struct visit *visit) {
-    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count && visit->begins; nth++) {
         if (trains(visit, nth)) {
             ox_build_grad_begin(b, visit->tile, visit->stage->units[nth].grad_idx);
         }
@@ -488,7 +378,7 @@ static void fold_grads(struct ox_builder *b, const struct visit *visit, uint32_t
 }
 
 static void end_grads(struct ox_builder *b, const struct visit *visit) {
-    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count && visit->ends; nth++) {
         if (trains(visit, nth)) {
             ox_build_grad_end(b, visit->tile, visit->stage->units[nth].grad_idx);
         }
@@ -498,11 +388,11 @@ static void end_grads(struct ox_builder *b, const struct visit *visit) {
 /* Brings the rank's reports to the host, and those of all ranks together there. */
 static void save_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    if (plan->loss_host_buf != plan->loss_buf) {
+    if (plan->loss_host_buf != plan->loss_buf && plan->loss_buf != OX_NONE) {
         ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
     }
     if (plan->loss_host_buf != OX_NONE && ox_plan_rank_count(b->in) > 1) {
-        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE);
+        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE, plan->loss_buf != OX_NONE);
     }
 }
 
@@ -535,11 +425,12 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
         ox_build_writes(task, room, OX_USE_SCRATCH);
         ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
-            s->dx[mb_idx] = ox_build_buf(b, OX_BUF_ACT, b->compute, b->dx_bytes, OX_NONE);
+            s->dx[mb_idx] = ox_build_dx_buf(b, visit->stage_idx);
             ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
             add_grads(b, visit, task);
             fold_grads(b, visit, mb_idx);
-            end_dx(b, visit, mb_idx);
+            ox_build_after(b, visit->stage_idx, mb_idx, false);
+            ox_build_end_dx(b, visit->stage_idx, mb_idx);
         }
     }
     if (b->train) {
@@ -557,14 +448,15 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     }
     begin_grads(b, visit);
     const uint32_t from = visit->stage_idx - stage->starts_back; /* the stage whose input backward starts from */
-    uint32_t next_x = is_block ? load_act(b, from, visit->mb_first) : OX_NONE;
+    uint32_t next_x = is_block ? ox_build_load_act(b, from, visit->mb_first) : OX_NONE;
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         const uint32_t x = next_x;
         const bool more = is_block && mb_idx + 1 < visit->mb_past;
         if (more && b->in->placement.prefetch_depth > 0) {
-            next_x = load_act(b, from, mb_idx + 1);
+            next_x = ox_build_load_act(b, from, mb_idx + 1);
         }
-        begin_dx(b, visit, mb_idx);
+        ox_build_before(b, visit->stage_idx, mb_idx, true);
+        ox_build_begin_dx(b, visit->stage_idx, mb_idx);
         struct ox_task *const task = ox_build_stage_task(b, OX_TASK_BACKWARD, visit->stage_idx, mb_idx);
         if (is_block) {
             use_block(b, task, visit, &pass, x);
@@ -576,12 +468,13 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
             ox_build_reads(task, b->plan->loss_buf, OX_USE_LOSS);
         }
         if (keeps) {
-            ox_build_updates(task, *act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
+            ox_build_updates(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
         }
         fold_grads(b, visit, mb_idx);
-        end_dx(b, visit, mb_idx);
+        ox_build_after(b, visit->stage_idx, mb_idx, true);
+        ox_build_end_dx(b, visit->stage_idx, mb_idx);
         if (more && b->in->placement.prefetch_depth == 0) {
-            next_x = load_act(b, from, mb_idx + 1);
+            next_x = ox_build_load_act(b, from, mb_idx + 1);
         }
     }
     end_grads(b, visit);
@@ -611,15 +504,12 @@ static void sum_nvme(struct ox_builder *b) {
 /* Emits the updates that run in backward. They follow their gradient by as many visits as transfers run ahead, so that
  * backward need not wait for them before it sends the next gradient away. */
 static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t depth) {
-    const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
-    /* The visit of the last tile that finishes the first gradient: the head's, or the last block's backward. */
-    const uint32_t first_back = visit_count - backward_count(b) - (b->in->model.stage_count - back_past(b));
-    const bool end = visit_idx + 1 == visit_count;
-    const uint32_t past = end ? visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
-    uint32_t i = visit_idx < depth ? 0 : visit_idx - depth;
-    for (i = i < first_back ? first_back : i; b->train && i < past; i++) {
+    const bool end = visit_idx + 1 == b->visit_count;
+    const uint32_t past = end ? b->visit_count : visit_idx < depth ? 0 : visit_idx - depth + 1;
+    for (uint32_t i = visit_idx < depth ? 0 : visit_idx - depth; b->train && i < past; i++) {
         const struct visit visit = visit_at(b, i);
-        for (uint32_t nth = visit.stage->unit_count; nth-- > 0;) { /* against the order of forward */
+        const bool finishes = visit.pass != PASS_FORWARD && visit.mb_past == b->plan->micro_batches;
+        for (uint32_t nth = visit.stage->unit_count; nth-- > 0 && finishes;) { /* against the order of forward */
             const uint32_t unit_idx = visit.stage->units[nth].unit_idx;
             const struct ox_plan_unit *const unit = ox_build_unit(b, unit_idx);
             if (unit->stage_idx == visit.stage_idx && ox_build_is_speculative(b, unit_idx)) {
@@ -630,11 +520,14 @@ static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t d
 }
 
 static void emit_visits(struct ox_builder *b) {
-    const uint32_t visit_count = visits_per_tile(b) * b->in->placement.tiles;
+    const uint32_t visit_count = b->visit_count;
     OX_ASSERT(visit_count <= b->scratch->visit_cap);
     /* A partial gradient may not be fetched before the previous tile has sent it away. */
     const uint32_t depth = (uint32_t)ox_min_u64(b->in->placement.prefetch_depth, visits_per_tile(b) - 1);
     uint32_t prepared = 0;
+    if (ox_plan_pipe(b->in) > 1) {
+        ox_build_pipe_begin(b);
+    }
     for (uint32_t i = 0; i < visit_count; i++) {
         for (; prepared < visit_count && prepared <= i + depth; prepared++) {
             const struct visit ahead = visit_at(b, prepared);
@@ -650,6 +543,7 @@ static void emit_visits(struct ox_builder *b) {
         }
         run_speculative(b, i, depth);
     }
+    ox_build_end_visits(b);
     for (uint32_t i = 0; i < b->in->model.unit_count && !b->train; i++) { /* no gradient follows */
         ox_build_adam_late(b, b->in->model.order[i]);
     }
@@ -682,24 +576,16 @@ static void check_input(const struct ox_plan *plan, const struct ox_plan_input *
     check_stages(model);
 }
 
-/* Marks the blocks that keep what their backward needs: those among the last `kept_units` that can. */
+/* Marks the blocks that keep what their backward needs: those among the rank's last `kept_units` that can. */
 static void choose_kept(struct ox_builder *b) {
     const struct ox_plan_model *const model = &b->in->model;
     uint32_t left = b->train ? b->in->placement.kept_units : 0;
     memset(b->scratch->keeps, 0, model->stage_count * sizeof *b->scratch->keeps);
     for (uint32_t i = model->stage_count; i > b->first_back; i--) {
-        const bool is_block = model->stages[i - 1].kind == OX_PLAN_BLOCK;
+        const bool is_block = model->stages[i - 1].kind == OX_PLAN_BLOCK && ox_plan_computes(b->in, i - 1);
         b->scratch->keeps[i - 1] = is_block && left > 0 && model->stages[i - 1].kept_bytes > 0;
         left -= is_block && left > 0;
     }
-}
-
-static uint64_t dx_bytes(const struct ox_plan_model *model) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < model->stage_count; i++) {
-        bytes = ox_max_u64(bytes, ox_max_u64(model->stages[i].input_bytes, model->stages[i].output_bytes));
-    }
-    return bytes;
 }
 
 /* Sets how many slots the sums of gradients need. */
@@ -728,15 +614,18 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
         .scratch = &full->scratch,
         .in = input,
         .compute = input->budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE,
-        .dx_bytes = dx_bytes(&input->model),
         .first_back = ox_plan_first_back(&input->model),
         .train = kind == OX_PLAN_TRAIN,
         .carries = kind != OX_PLAN_EVAL && input->placement.overlap,
         .usual = ox_usual_case(input, kind, (struct ox_step_ways){0}),
         .between = ox_plan_commits_between(input),
     };
+    while (!ox_plan_computes(input, b.first_own)) {
+        b.first_own++;
+    }
     count_slots(&b);
     choose_kept(&b);
+    ox_build_visits(&b);
     place_homes(&b);
     emit_visits(&b);
     save_losses(&b);

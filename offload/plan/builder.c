@@ -109,10 +109,18 @@ void ox_build_count_move(struct ox_builder *b, struct ox_task *task) {
                    ox_plan_move_bytes(b->in, task));
 }
 
-void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx) {
+void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx, bool gives) {
     struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, unit_idx, OX_NONE);
     task->move = (uint8_t)what;
-    ox_build_updates(task, buf_idx, OX_USE_TARGET);
+    (gives ? ox_build_updates : ox_build_writes)(task, buf_idx, OX_USE_TARGET);
+    ox_build_count_peers(b, task);
+}
+
+void ox_build_gather_totals(struct ox_builder *b) {
+    struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, OX_NONE, OX_NONE);
+    task->move = OX_MOVE_PARTIALS;
+    task->axis = OX_AXIS_PIPE;
+    ox_build_updates(task, b->plan->norm_buf, OX_USE_TARGET);
     ox_build_count_peers(b, task);
 }
 

@@ -15,11 +15,17 @@ struct ox_builder {
     struct ox_sums sums;  /* the order in which gradients are summed */
     uint32_t slots;       /* of an accumulator, to sum all micro-batches */
     uint32_t rest_slots;  /* that hold a partial sum between two tiles, at most; 0 with one tile */
-    uint64_t dx_bytes;    /* bytes of the largest gradient of activations that a stage takes or makes */
     uint32_t first_back; /* the first stage with a backward */
+    uint32_t first_own;  /* the first stage that the rank computes */
     bool train;
     bool carries; /* forward carries the update of the previous step */
     bool written; /* what that update writes is on the drives by now */
+    bool begun;   /* the transaction of the step's own updates */
+    uint32_t visit_count;
+    bool committed; /* the carried update, of a pipeline */
+    uint64_t commit_time; /* after which it may be */
+    bool in_circle; /* no order of transfers lets all ranks end */
+    uint32_t arrival_count, arrived; /* from other ranks of the pipeline: all, and listed by now */
     struct ox_step_case usual; /* the case for which the plan counts bytes */
     bool between; /* commits come between steps (ox_plan_commits_between) */
 };
@@ -41,9 +47,13 @@ static inline const struct ox_plan_grad *ox_build_grad(const struct ox_builder *
 static inline const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx) {
     return &b->in->table->shards[unit_idx].homes;
 }
+/* Whether the rank's coordinate of the pipeline has the unit. */
+static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_plan_holds(b->in, unit_idx);
+}
 /* Whether the unit is updated on the device. */
 static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_plan_state_on_device(b->in, unit_idx);
+    return ox_plan_state_on_device(b->in, unit_idx) && ox_build_holds(b, unit_idx);
 }
 /* Whether the unit is updated in the backward of its own step. */
 static inline bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
@@ -88,13 +98,43 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
                               uint32_t target);
 /* Counts the bytes of a move, after unit, gradient or micro-batch were filled in. */
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
-/* Gathers what each rank has written to its place of a buffer in host memory. */
-void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx);
+/* Gathers what each rank has written to its place of a buffer in host memory. `gives`: the rank has. */
+void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx, bool gives);
+/* Gathers the total of the square sums of every unit from the ranks of the pipeline, each of which has those of the
+ * units that it holds. */
+void ox_build_gather_totals(struct ox_builder *b);
 /* Counts what a task takes from other ranks and gives to them, after unit or gradient was filled in. */
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes);
+
+/* ---- activations: offload/plan/build_act.c --------------------------------------------------------- */
+
+/* A buffer for the gradient of activations, from the stage where it is made, or whose output it belongs to, through all
+ * stages before it that the rank computes. */
+uint32_t ox_build_dx_buf(struct ox_builder *b, uint32_t stage_idx);
+/* Sets the rank's visits, and where in them it gets what from other ranks of the pipeline. */
+void ox_build_visits(struct ox_builder *b);
+/* Ends the visits of a pipeline's rank. */
+void ox_build_end_visits(struct ox_builder *b);
+/* Called before and behind a task that computes a stage: receive what other ranks have made until it begins, and until
+ * it ends. */
+void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
+void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
+/* The place of one micro-batch of a stage in a list of scratch. */
+uint32_t *ox_build_act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t stage_idx, uint32_t mb_idx);
+/* Sends `x`, the input of a stage, to its home if backward will need it, and brings it back. */
+void ox_build_save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t x);
+uint32_t ox_build_load_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
+/* Takes the input of a stage from another rank, or from another part of the model, where one makes it; that of the next
+ * micro-batch of the visit may follow. */
+void ox_build_take_x(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t mb_past);
+/* Gives the output of a stage to the next one, on this rank or another, or to another part of the model. */
+void ox_build_pass_on(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, uint32_t y);
+/* Takes the gradient of the stage's output, and gives that of its input, where another rank or part is next to it. */
+void ox_build_begin_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
+void ox_build_end_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
 
 /* ---- gradients: offload/plan/build_grad.c --------------------------------------------------------- */
 
@@ -125,6 +165,10 @@ void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx);
 void ox_build_device_counts(struct ox_builder *b);
 /* Adds the square sums of a finished gradient that is on the device. */
 void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t grad);
+/* What all ranks of a pipeline do together, at the same times: they begin the transaction of a carried update with the
+ * list; and when the last of them has made its last update, they commit it and begin that of a step that speculates. */
+void ox_build_pipe_begin(struct ox_builder *b);
+void ox_build_pipe_commit(struct ox_builder *b);
 /* Adds the end of a training step: the norm, and without overlap the update of all units and the commit. */
 void ox_build_optimizer(struct ox_builder *b);
 

@@ -22,7 +22,8 @@ struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_pla
 }
 
 enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx) {
-    if (!usual.carries || unit_idx >= input->model.unit_count || !input->model.units[unit_idx].trained) {
+    if (!usual.carries || unit_idx >= input->model.unit_count || !input->model.units[unit_idx].trained ||
+        !ox_plan_holds(input, unit_idx)) {
         return OX_DUE_NOTHING;
     }
     return usual.holds || !ox_plan_is_speculative(input, unit_idx) ? OX_DUE_ALL

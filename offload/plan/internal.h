@@ -3,6 +3,7 @@
 #define OX_OFFLOAD_PLAN_INTERNAL_H
 
 #include "offload/plan/plan.h"
+#include "offload/plan/schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +34,12 @@ struct ox_pack_item {
     uint32_t size_class;
 };
 
+/* What arrives from another rank of the pipeline: the input of a stage, or the gradient of one. */
+struct ox_build_arrival {
+    uint32_t stage_idx, mb_idx;
+    bool is_dx;
+};
+
 /* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
@@ -54,7 +61,15 @@ struct ox_plan_scratch {
     uint32_t *act_spool;  /* (stage_count, micro_batches): those on NVMe          */
     uint32_t *kept;       /* (stage_count, micro_batches): kept activations       */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
+    struct ox_pipe_room room;
+    struct ox_pipe_visit *visits; /* visit_cap: those of the rank; of all coordinates while times are followed */
     uint32_t visit_cap;
+    bool of_pipe;
+    /* Of a pipeline: when stages begin and end; what arrives, in order; and per (stage, micro-batch) the buffers in
+     * which it did. */
+    struct ox_pipe_times times;
+    struct ox_build_arrival *arrivals;
+    uint32_t *arrived, *arrived_dx;
 };
 
 struct ox_plan_full {

@@ -179,7 +179,7 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
 /* Copies the partial sums to the host. It does so after the last of them, so that no copy of a gradient waits. */
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
-        if (ox_plan_sums_on_device(b->in, i)) {
+        if (ox_build_holds(b, i) && ox_plan_sums_on_device(b->in, i)) {
             struct ox_task *const task =
                 ox_build_move(b, OX_MOVE_PARTIALS, OX_LANE_D2H, b->scratch->partials[i], b->plan->norm_buf);
             task->unit_idx = i;
@@ -280,6 +280,7 @@ static void begin_transaction(struct ox_builder *b, bool carried) {
     struct ox_plan *const plan = b->plan;
     const uint32_t stream_buf = stream_of(b);
     struct ox_task *const begin = ox_build_task(b, OX_TASK_BEGIN, OX_LANE_ADAM, OX_NONE, OX_NONE);
+    b->begun = b->begun || !carried;
     if (carried) {
         ox_build_carry(begin, OX_FACT_BEGIN_DUE);
     } else {
@@ -310,6 +311,9 @@ static void commit(struct ox_builder *b, bool carried) {
     if (carried) {
         ox_build_writes(end_transaction(b, OX_TASK_WRITTEN, true), b->plan->written_buf, OX_USE_WRITTEN);
         b->written = true;
+        if (ox_plan_pipe(b->in) > 1) { /* all ranks of a pipeline commit together, when the last one can */
+            return;
+        }
     }
     end_transaction(b, OX_TASK_COMMIT, carried);
 }
@@ -323,23 +327,31 @@ static uint32_t grad_at_rest(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_build_on_device(b, unit_idx) ? s->grad_speculative[grad_idx] : s->grad_spool[grad_idx];
 }
 
-static bool is_last(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_build_unit(b, unit_idx)->update_idx + 1 == b->in->model.update_count;
+/* Whether no unit that the rank holds is updated before this one, or behind it, in the order of forward. */
+static bool is_end(const struct ox_builder *b, uint32_t unit_idx, bool last) {
+    const uint32_t update_idx = ox_build_unit(b, unit_idx)->update_idx;
+    for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
+        const uint32_t other = ox_build_unit(b, i)->update_idx;
+        if (ox_build_unit(b, i)->trained && ox_build_holds(b, i) && (last ? other > update_idx : other < update_idx)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t target) {
-    if (ox_build_unit(b, unit_idx)->update_idx == 0) {
+    if (is_end(b, unit_idx, false) && ox_plan_pipe(b->in) == 1) {
         begin_transaction(b, true);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_CARRIED, .grad = grad_at_rest(b, unit_idx),
                                .target = target});
-    if (is_last(b, unit_idx)) {
+    if (is_end(b, unit_idx, true)) {
         commit(b, true);
     }
 }
 
 void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx) {
-    if (b->carries && ox_plan_goes_ahead(b->in, unit_idx)) {
+    if (b->carries && ox_build_holds(b, unit_idx) && ox_plan_goes_ahead(b->in, unit_idx)) {
         run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_LATE, .grad = grad_at_rest(b, unit_idx),
                                    .target = OX_NONE});
     }
@@ -350,7 +362,8 @@ static bool is_first_speculative(const struct ox_builder *b, uint32_t unit_idx) 
     const uint32_t update_idx = ox_build_unit(b, unit_idx)->update_idx;
     for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
         const struct ox_plan_unit *const unit = ox_build_unit(b, i);
-        if (unit->trained && unit->update_idx > update_idx && ox_plan_is_speculative(b->in, i)) {
+        if (unit->trained && ox_build_holds(b, i) && unit->update_idx > update_idx &&
+            ox_plan_is_speculative(b->in, i)) {
             return false;
         }
     }
@@ -358,20 +371,44 @@ static bool is_first_speculative(const struct ox_builder *b, uint32_t unit_idx) 
 }
 
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
-    if (is_first_speculative(b, unit_idx)) {
+    if (is_first_speculative(b, unit_idx) && !b->begun) {
         begin_transaction(b, false);
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});
 }
 
+void ox_build_pipe_begin(struct ox_builder *b) {
+    if (b->carries) {
+        begin_transaction(b, true);
+    }
+}
+
+void ox_build_pipe_commit(struct ox_builder *b) {
+    if (b->carries && transacts(b)) {
+        end_transaction(b, OX_TASK_COMMIT, true);
+    }
+    if (b->carries && b->train && b->in->placement.speculative_units > 0) {
+        begin_transaction(b, false);
+    }
+}
+
+/* Lets all ranks have the square sums of all units: first within those that hold a unit, then over the pipeline. */
+static void gather_norms(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
+        if (ox_build_unit(b, i)->trained && ox_build_holds(b, i)) {
+            ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i, true);
+        }
+    }
+    if (ox_plan_pipe(b->in) > 1) {
+        ox_build_gather_totals(b);
+    }
+}
+
 void ox_build_optimizer(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     save_partials(b);
-    for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
-        if (ox_build_unit(b, i)->trained) {
-            ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i);
-        }
-    }
+    gather_norms(b);
     struct ox_task *const norm = ox_build_task(b, OX_TASK_NORM, OX_LANE_REDUCE, OX_NONE, OX_NONE);
     ox_build_updates(norm, plan->norm_buf, OX_USE_NORM);
     if (plan->loss_host_buf != OX_NONE) {
@@ -383,7 +420,7 @@ void ox_build_optimizer(struct ox_builder *b) {
     begin_transaction(b, false);
     for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
         const uint32_t unit_idx = b->in->model.order[i];
-        if (!ox_build_unit(b, unit_idx)->trained) {
+        if (!ox_build_unit(b, unit_idx)->trained || !ox_build_holds(b, unit_idx)) {
             continue;
         }
         run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_AFTER, .grad = grad_at_rest(b, unit_idx),

@@ -76,8 +76,20 @@ static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *in
     return gather_bytes(ox_plan_holders(input), ox_plan_weight_bytes(input, unit_idx), whole);
 }
 
+/* The total of the square sums of each unit that is trained goes from those who hold it to all of the pipeline. */
+static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input) {
+    uint64_t own = 0, all = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        const uint64_t bytes = input->model.units[i].trained ? sizeof(double) : 0;
+        own += ox_plan_holds(input, i) ? bytes : 0;
+        all += bytes;
+    }
+    return gather_bytes(ox_plan_pipe(input), own, all);
+}
+
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
+    const bool computes_head = ox_plan_computes(input, model->stage_count - 1);
     const enum ox_axis axis = (enum ox_axis)task->axis;
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
     switch ((enum ox_move)task->move) {
@@ -91,10 +103,12 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
     case OX_MOVE_SUM: /* each rank has one part */
         return exchange_bytes(input, task->grad_idx, 0, axis);
     case OX_MOVE_PARTIALS:
-        return gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
+        return axis == OX_AXIS_PIPE ? total_bytes(input) :
+               gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(ox_plan_rank_count(input), model->micro_batches * ox_plan_report_bytes(model),
+        return gather_bytes(ox_plan_rank_count(input),
+                            (computes_head ? model->micro_batches : 0) * ox_plan_report_bytes(model),
                             ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model));
     default:
         OX_ASSERT(!"moves nothing between ranks");
@@ -180,8 +194,8 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
     const uint32_t micro_batches = input->ranks.micro_batches;
     return (struct ox_sums){.micro_batches = micro_batches > 0 ? micro_batches : input->model.micro_batches,
                             .groups = ox_plan_sum_groups(input),
-                            .ranks = ox_plan_rank_count(input),
-                            .rank = input->ranks.idx};
+                            .ranks = ox_plan_data_ranks(input),
+                            .rank = input->ranks.idx % ox_plan_data_ranks(input)};
 }
 
 struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis) {
@@ -189,7 +203,7 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
     const struct ox_rank_group copies = ox_plan_group(input, OX_AXIS_COPY);
     struct ox_sums sums = ox_plan_sums(input);
     if (axis == OX_AXIS_SHARD) {
-        sums.span_first = holders.first;
+        sums.span_first = holders.first % sums.ranks;
         sums.span_count = holders.count;
     } else {
         sums.ranks = copies.count;
@@ -198,14 +212,45 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
     return sums;
 }
 
+/* Numbers the chunks of a rank's table for a store that `per_store` ranks in a row have for themselves: of each unit
+ * those that some of them hold, which are successive ones. */
+static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_shard_table *whole,
+                          struct ox_shard_table *table) {
+    const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
+    const uint32_t first = ranks->idx / ranks->per_store * ranks->per_store, past = first + ranks->per_store;
+    const uint32_t holders = mesh.size[OX_AXIS_SHARD];
+    uint32_t chunk_count = 0;
+    for (uint32_t i = 0; i < whole->unit_count; i++) {
+        uint32_t begin = UINT32_MAX, end = 0;
+        for (uint32_t rank = first; rank < past; rank++) {
+            const uint32_t idx = ox_mesh_at(&mesh, rank, OX_AXIS_SHARD);
+            if (ox_mesh_at(&mesh, rank, OX_AXIS_PIPE) == ox_plan_owner(ranks, i)) {
+                begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, holders, idx));
+                end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, holders, idx + 1));
+            }
+        }
+        struct ox_shard *const own = &table->shards[i];
+        own->chunk_first = chunk_count + (own->chunk_count > 0 ? own->chunk_first - whole->shards[i].chunk_first - begin
+                                                               : 0);
+        chunk_count += end > begin && begin != UINT32_MAX ? end - begin : 0;
+    }
+    table->chunk_count = chunk_count;
+}
+
 enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const struct ox_plan_ranks *ranks,
                                   struct ox_shard_table *out) {
     const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
     const struct ox_rank_group holders = ox_mesh_group(&mesh, ranks->idx, OX_AXIS_SHARD);
+    const uint32_t at = ox_mesh_at(&mesh, ranks->idx, OX_AXIS_PIPE);
     const enum ox_status status = ox_shard_table_slice(whole, holders.count, holders.idx, out);
-    if (status == OX_OK && holders.count > 1 && ranks->per_store > 0) {
-        ox_shard_table_renumber(out, whole, holders.count, holders.idx / ranks->per_store * ranks->per_store,
-                                (uint32_t)ox_min_u64(ranks->per_store, holders.count));
+    for (uint32_t i = 0; i < whole->unit_count && status == OX_OK; i++) {
+        if (ox_plan_owner(ranks, i) != at) { /* a slice without chunks */
+            out->shards[i].elem_first = out->shards[i].elem_count = out->shards[i].chunk_count = 0;
+            out->shards[i].chunk_first = whole->shards[i].chunk_first;
+        }
+    }
+    if (status == OX_OK && ranks->per_store > 0 && ranks->per_store < ranks->count) {
+        number_stored(ranks, whole, out);
     }
     return status;
 }
@@ -289,6 +334,9 @@ static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct
  * those of the stage's output; the others are those of its input. */
 static uint64_t outside_bytes(const struct ox_plan_stage *stage, const struct ox_task *task) {
     const bool leaves = task->lane == OX_LANE_D2H, is_gradient = task->move == OX_MOVE_OUTSIDE_DX;
+    if (task->lane == OX_LANE_LINK_IN || task->lane == OX_LANE_LINK_OUT) {
+        return stage->input_bytes;
+    }
     return leaves != is_gradient ? stage->output_bytes : stage->input_bytes;
 }
 
@@ -427,6 +475,16 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     scratch->x = place(memory, micro_batches, sizeof(uint32_t));
     scratch->dx = place(memory, micro_batches, sizeof(uint32_t));
     scratch->batch = place(memory, micro_batches, sizeof(uint32_t));
+    scratch->room.sweeps = place(memory, scratch->visit_cap, sizeof *scratch->room.sweeps);
+    scratch->room.stages = place(memory, stages + 1, sizeof(uint32_t));
+    scratch->room.runs = place(memory, stages + 1, sizeof(uint32_t));
+    scratch->visits = place(memory, scratch->visit_cap, sizeof *scratch->visits);
+    const uint64_t passes = scratch->of_pipe ? scratch->visit_cap : 0;
+    scratch->times.begin = place(memory, passes, sizeof(uint64_t));
+    scratch->times.end = place(memory, passes, sizeof(uint64_t));
+    scratch->arrivals = place(memory, passes, sizeof *scratch->arrivals);
+    scratch->arrived = place(memory, passes, sizeof(uint32_t));
+    scratch->arrived_dx = place(memory, passes, sizeof(uint32_t));
 }
 
 /* Asserts that the gradient of the first use and those that are added to it form one list, all of it of this unit. */
@@ -479,8 +537,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
         uses += input->model.stages[i].unit_count;
     }
     check_model(&input->model);
-    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) == ox_plan_rank_count(input));
-    OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_rank_count(input) &&
+    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_pipe(input) == ox_plan_rank_count(input));
+    OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
                                              (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
@@ -494,9 +552,11 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
     const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
+    const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges + 64;
+        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges +
+        transfers + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)stages);
@@ -510,6 +570,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 7 : 6) * units + 16);
     shape.plan.spool_count = (uint32_t)(grads + stages * micro_batches);
     shape.scratch.visit_cap = (uint32_t)visits;
+    shape.scratch.of_pipe = ox_plan_pipe(input) > 1;
     struct tables memory = {.base = NULL, .used = sizeof shape};
     place_plan(&memory, &shape);
     memory.base = calloc(1, memory.used);

@@ -78,7 +78,8 @@ enum ox_move {
                           where backward reads what they say                                         */
     OX_MOVE_PARTIALS,  /* square sums of a gradient that the device made; link: those of a unit, from all ranks */
     OX_MOVE_NONFINITE, /* how many parameters of units updated on the device are no longer finite */
-    OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h)  */
+    OX_MOVE_OUTSIDE_ACT, /* activations of a micro-batch, from another part of the model (h2d) or to one (d2h);
+                            the input of a stage, from another rank (link.in) or to one (link.out)         */
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
     OX_MOVE_SUM, /* link: the library adds the sums that all ranks have of a gradient, and each gets its slice  */
     OX_MOVE_COUNT
@@ -164,7 +165,8 @@ const char *ox_fact_name(enum ox_fact fact); /* such as "commit-due" */
 struct ox_task {
     uint8_t kind, lane;
     uint8_t move;      /* MOVE: enum ox_move */
-    uint8_t axis;      /* SUM_PARTS, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all ranks do, 0 */
+    uint8_t axis;      /* SUM_PARTS, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all ranks do, 0.
+                          PARTIALS along the pipeline are the totals of all units */
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
@@ -172,7 +174,8 @@ struct ox_task {
     uint16_t when;     /* enum ox_fact: must all hold in a step for the task to work */
     uint32_t unit_idx; /* or OX_NONE */
     uint32_t stage_idx; /* FORWARD, HEAD, BACKWARD, MOVE of activations: index into ox_plan_model.stages; else
-                           OX_NONE. At the end of a part of a model: the stage whose input or output moves */
+                           OX_NONE. At the end of a part of a model: the stage whose input or output moves; between
+                           ranks on both sides the stage whose input it is */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint32_t peer;     /* LINK_IN, LINK_OUT: the rank from which it comes or to which it goes; else OX_NONE */
@@ -370,8 +373,8 @@ struct ox_plan_ranks {
     uint32_t sum_groups;
     uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
     uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
-    /* Coordinates of the pipeline, a divisor of `count`; 0: 1. Each has stages and units of its own, and the ranks of one
-     * coordinate, which lie in a row, divide the step's micro-batches and hold its units, by `sharding` and `copies`. */
+    /* Coordinates of the pipeline, a divisor of `count`; 0: 1. Each has stages and units of its own. The ranks of one
+     * coordinate lie in a row, divide the step's micro-batches and hold its units, by `sharding` and `copies`. */
     uint32_t pipe;
     const uint32_t *pipe_of; /* the owner map: the coordinate of each unit; NULL with one. Not owned */
     enum ox_sharding sharding;
@@ -506,7 +509,7 @@ static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *inp
 /* The tier from which a unit is gathered: compute memory, to which each rank has brought its slice; or host memory,
  * from which every device takes the slices of all ranks. */
 static inline bool ox_plan_shares_host(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) > 1 && input->ranks.sharding == OX_SHARDING_SHARED;
+    return ox_plan_data_ranks(input) > 1 && input->ranks.sharding == OX_SHARDING_SHARED;
 }
 static inline enum ox_tier ox_plan_gather_tier(const struct ox_plan_input *input, uint32_t unit_idx) {
     const bool shared = ox_plan_shares_host(input);
@@ -538,7 +541,7 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 /* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) > 1;
+    return ox_plan_data_ranks(input) > 1;
 }
 /* Elements of a finished gradient that the rank has: those of its slice of the unit. And those that it adds up along an
  * axis: the same; of the sums of copies its cut of the slice, and the cuts are gathered then. */

@@ -71,18 +71,9 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
     return OX_OK;
 }
 
-void ox_shard_table_renumber(struct ox_shard_table *table, const struct ox_shard_table *whole, uint32_t count,
-                             uint32_t first, uint32_t shared) {
-    uint32_t chunk_count = 0;
-    for (uint32_t i = 0; i < whole->unit_count; i++) {
-        const struct ox_shard *const unit = &whole->shards[i];
-        const uint32_t begin = first_chunk(unit, count, first), end = first_chunk(unit, count, first + shared);
-        const uint32_t own = table->shards[i].chunk_first - unit->chunk_first;
-        OX_ASSERT(own >= begin && own + table->shards[i].chunk_count <= end);
-        table->shards[i].chunk_first = chunk_count + own - begin;
-        chunk_count += end - begin;
-    }
-    table->chunk_count = chunk_count;
+uint32_t ox_shard_first_chunk(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx) {
+    OX_ASSERT(unit_idx < whole->unit_count && idx <= count);
+    return first_chunk(&whole->shards[unit_idx], count, idx);
 }
 
 uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx) {

@@ -61,10 +61,8 @@ void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_p
 OX_MUST enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
                                             struct ox_shard_table *out);
 
-/* Numbers the chunks of a rank's table anew, for a store that ranks [first, first + shared) of `count` have for
- * themselves, as those of one process do: it holds their slices alone. */
-void ox_shard_table_renumber(struct ox_shard_table *table, const struct ox_shard_table *whole, uint32_t count,
-                             uint32_t first, uint32_t shared);
+/* Where the slice of rank `idx` of `count` begins in a unit, in chunks; for idx = count it is the unit's end. */
+uint32_t ox_shard_first_chunk(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx);
 
 /* Where the slice of rank `idx` of `count` begins in a unit, in elements; for idx = count it is the unit's end.
  * `whole` is the table of whole units. */

@@ -111,7 +111,7 @@ bool ox_proof_writes_own(const struct ox_plan *plan, const struct ox_plan_input 
 
 enum ox_due ox_proof_left(const struct ox_plan_input *input, struct ox_proof_case at, uint32_t unit_idx) {
     const bool holds = at.speculated && !at.clipped && ox_proof_is_speculative(input, unit_idx);
-    if (!at.pending || !ox_proof_trained(input, unit_idx) || (holds && !ox_proof_goes_ahead(input, unit_idx))) {
+    if (!at.pending || !ox_proof_updates(input, unit_idx) || (holds && !ox_proof_goes_ahead(input, unit_idx))) {
         return OX_DUE_NOTHING;
     }
     return holds ? OX_DUE_STATE : OX_DUE_ALL;

@@ -32,12 +32,16 @@ enum {
     ON_REDUCE = 1 << OX_LANE_REDUCE,
     ON_ADAM = 1 << OX_LANE_ADAM,
     ON_LINK = 1 << OX_LANE_LINK,
+    ON_LINK_IN = 1 << OX_LANE_LINK_IN,
+    ON_LINK_OUT = 1 << OX_LANE_LINK_OUT,
+    BETWEEN_RANKS = ON_LINK_IN | ON_LINK_OUT,
     ON_ALL_ROUTES = ON_H2D | ON_D2H | ON_READ | ON_WRITE,
 };
 
 /* What all tasks of a kind have in common; for moves, all that carry one thing. */
 struct rule {
-    uint8_t lanes, scope;
+    uint16_t lanes;
+    uint8_t scope;
     bool of_batch;   /* names a micro-batch */
     bool train_only; /* part of an evaluation only where it is carried */
     bool of_update;  /* may be carried: part of the update of the step before */
@@ -67,8 +71,8 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_LOSSES] = {ON_D2H | ON_H2D | ON_LINK, OF_STEP, false, false, false},
     [OX_MOVE_PARTIALS] = {ON_D2H | ON_LINK, OF_UNIT, false, true, false},
     [OX_MOVE_NONFINITE] = {ON_D2H, OF_STEP, false, true, true},
-    [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H, OF_STAGE, true, false, false},
-    [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H, OF_STAGE, true, true, false},
+    [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, false, false},
+    [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, true, false},
     [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
 };
 
@@ -97,12 +101,31 @@ static bool has_slot(const struct effects *e) {
            (e->task->kind == OX_TASK_MOVE && e->task->move == OX_MOVE_GRAD);
 }
 
+/* Whether the task gathers the totals of all units over a pipeline. */
+static bool is_total(const struct ox_task *task) {
+    return task->kind == OX_TASK_MOVE && task->lane == OX_LANE_LINK && task->move == OX_MOVE_PARTIALS &&
+           task->axis == OX_AXIS_PIPE;
+}
+
 /* Whether ranks do the task along an axis, which it names; others name the first one. */
 static bool has_axis(const struct effects *e) {
     const bool moves = e->task->kind == OX_TASK_MOVE && e->task->lane == OX_LANE_LINK;
     return e->task->axis < OX_AXIS_COUNT &&
            (e->task->kind == OX_TASK_SUM_PARTS ||
-            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM)));
+            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM)) || is_total(e->task));
+}
+
+static bool is_between_ranks(const struct ox_task *task) {
+    return task->lane == OX_LANE_LINK_IN || task->lane == OX_LANE_LINK_OUT;
+}
+
+/* Whether the rank has the unit, gradient or stage that the task is about; what goes between ranks names a stage of one
+ * of the two. */
+static bool is_own(const struct effects *e) {
+    const struct ox_task *const task = e->task;
+    return (task->unit_idx >= e->plan->unit_count || ox_proof_holds(e->in, task->unit_idx)) &&
+           (task->stage_idx >= e->plan->stage_count || is_between_ranks(task) ||
+            ox_proof_computes(e->in, task->stage_idx));
 }
 
 /* Whether the task names what the scope says, and nothing else. */
@@ -123,8 +146,10 @@ static bool fits_rule(const struct effects *e) {
            (task->slot == 0 || has_slot(e)) && (task->axis == 0 || has_axis(e)) && (!task->begins || sums(e)) &&
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
-           fits_scope(e, (enum scope)rule->scope) &&
-           (rule->scope != OF_UNIT || !rule->train_only || ox_proof_trained(e->in, task->unit_idx)) &&
+           fits_scope(e, is_total(task) ? OF_STEP : (enum scope)rule->scope) && is_own(e) &&
+           is_between_ranks(task) == (task->peer != OX_NONE) &&
+           (rule->scope != OF_UNIT || !rule->train_only || is_total(task) ||
+            ox_proof_trained(e->in, task->unit_idx)) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
 }
 
@@ -139,13 +164,15 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
            (homes->state == OX_TIER_DEVICE ? there : homes->grad != OX_TIER_DEVICE);
 }
 
-/* Whether there are buffers for losses where the list has a head, and only there. */
+/* Whether there are buffers for losses where the list has a head, and only there; on a rank that does not compute the
+ * head only one for those of others. */
 static bool has_loss_buffers(const struct effects *e) {
     const struct ox_plan *const plan = e->plan;
+    const bool computes = ox_proof_computes(e->in, plan->stage_count - 1);
     return ox_proof_output_leaves(e->in)
                ? plan->loss_buf == OX_NONE && plan->loss_host_buf == OX_NONE
-               : plan->loss_buf < plan->buf_count && plan->loss_host_buf < plan->buf_count &&
-                     plan->bufs[plan->loss_host_buf].resident;
+               : (computes ? plan->loss_buf < plan->buf_count : plan->loss_buf == OX_NONE) &&
+                     plan->loss_host_buf < plan->buf_count && plan->bufs[plan->loss_host_buf].resident;
 }
 
 /* Whether weights and state that live in memory have one buffer each, in their tier, and the buffers that the executor
@@ -156,7 +183,8 @@ static bool has_homes(struct effects *e) {
     memset(e->reduced, 0, plan->unit_count); /* which homes were seen: 1 for weights, 2 for state */
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const struct ox_homes *const homes = ox_proof_homes(e->in, i);
-        expected += (homes->weights != OX_TIER_NVME) + (homes->state != OX_TIER_NVME && ox_proof_has_state(e->in, i));
+        expected += ox_proof_holds(e->in, i) ? (homes->weights != OX_TIER_NVME) +
+                                                   (homes->state != OX_TIER_NVME && ox_proof_has_state(e->in, i)) : 0;
         if (!homes_agree(e, i)) {
             return false;
         }
@@ -230,7 +258,7 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
 static uint32_t counted_units(const struct effects *e) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->plan->unit_count && e->at.pending; i++) {
-        count += ox_proof_on_device(e->in, i) && !e->due[i];
+        count += ox_proof_holds(e->in, i) && ox_proof_on_device(e->in, i) && !e->due[i];
     }
     return count;
 }
@@ -243,6 +271,7 @@ static void begin(struct effects *e) {
     e->commit_count = e->written_count = 0;
     memset(e->arrived_count, 0, sizeof e->arrived_count);
     memset(e->left_count, 0, sizeof e->left_count);
+    memset(e->crossed, 0, CROSSED_KINDS * e->plan->stage_count * sizeof *e->crossed);
     e->device_count = counted_units(e);
     e->wrong = NULL;
     memset(e->traffic, 0, sizeof e->traffic);
@@ -268,7 +297,7 @@ static bool gradients_stay(const struct effects *e) {
     const bool own = e->train && e->at.computes;
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        expected += ox_proof_trained(e->in, i) && (own || e->due[i]);
+        expected += ox_proof_updates(e->in, i) && (own || e->due[i]);
     }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
@@ -303,7 +332,7 @@ static bool homes_are_current(const struct effects *e) {
 static bool replaced_stay(const struct effects *e) {
     uint32_t expected = 0, found = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        expected += e->at.speculates && ox_proof_saves(e->in, i);
+        expected += e->at.speculates && ox_proof_holds(e->in, i) && ox_proof_saves(e->in, i);
     }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         const struct ox_buf *const buf = &e->plan->bufs[i];
@@ -329,10 +358,26 @@ static bool is_committed_once(const struct effects *e) {
            e->begun == (e->writes_own && e->at.speculates);
 }
 
+bool ox_effects_crosses(const struct effects *e, bool is_gradient, bool leaves, uint32_t stage_idx) {
+    if (stage_idx == 0 || (is_gradient && (!e->train || stage_idx <= ox_proof_first_back(e->in)))) {
+        return false;
+    }
+    const bool makes = ox_proof_computes(e->in, is_gradient ? stage_idx : stage_idx - 1);
+    const bool takes = ox_proof_computes(e->in, is_gradient ? stage_idx - 1 : stage_idx);
+    return leaves ? makes && !takes : takes && !makes;
+}
+
 bool ox_effects_exchanged(const struct effects *e) {
     const uint32_t at_input = ox_proof_input_arrives(e->in) ? e->plan->micro_batches : 0;
     const uint32_t at_output = ox_proof_output_leaves(e->in) ? e->plan->micro_batches : 0;
-    return e->arrived_count[0] == at_input && e->left_count[0] == at_output &&
+    bool all = true;
+    for (uint32_t i = 0; i < e->plan->stage_count * CROSSED_KINDS && all; i++) {
+        const uint32_t stage_idx = i / CROSSED_KINDS;
+        const bool is_gradient = (i & 2) != 0, leaves = (i & 1) != 0;
+        all = *ox_effects_crossed(e, is_gradient, leaves, stage_idx) ==
+              (ox_effects_crosses(e, is_gradient, leaves, stage_idx) ? e->plan->micro_batches : 0);
+    }
+    return all && e->arrived_count[0] == at_input && e->left_count[0] == at_output &&
            e->arrived_count[1] == (e->train ? at_output : 0) && e->left_count[1] == (e->train ? at_input : 0);
 }
 
@@ -347,7 +392,7 @@ static bool losses_arrive(const struct effects *e) {
 static const char *end(const struct effects *e) {
     const struct ox_plan *const plan = e->plan;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        if (e->updated[i] != last_version(e, i)) {
+        if (ox_proof_holds(e->in, i) && e->updated[i] != last_version(e, i)) {
             return "a unit is not updated exactly once";
         }
     }
@@ -364,7 +409,7 @@ static const char *end(const struct effects *e) {
         return "the losses do not reach the host";
     }
     if (e->at.computes && !ox_effects_exchanged(e)) {
-        return "another part of the model does not get every micro-batch";
+        return "another rank or another part of the model does not get every micro-batch";
     }
     if (e->train && e->at.computes &&
         !ox_content_same(e->held[plan->norm_buf], ox_content(FACTOR, OX_NONE, 0))) {
@@ -383,7 +428,7 @@ const char *ox_effects_unfinite(const struct effects *e) {
     const char *wrong = NULL;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
         const bool is_taken_back = e->at.speculates && ox_proof_is_speculative(e->in, i);
-        if (e->updated[i] != CURRENT && !(is_taken_back && e->updated[i] == NEW)) {
+        if (ox_proof_holds(e->in, i) && e->updated[i] != CURRENT && !(is_taken_back && e->updated[i] == NEW)) {
             wrong = "leaves a unit half-updated where the step is not finite";
         }
     }
@@ -391,7 +436,7 @@ const char *ox_effects_unfinite(const struct effects *e) {
         (e->overlap && !counts_arrive(e))) {
         wrong = "leaves the update of the step before open where the step is not finite";
     }
-    return ox_effects_exchanged(e) ? wrong : "leaves other parts of the model waiting where the step is not finite";
+    return ox_effects_exchanged(e) ? wrong : "leaves others waiting where the step is not finite";
 }
 
 /* ---- one case --------------------------------------------------------------------------------- */
@@ -481,7 +526,7 @@ enum { HALVES_COUNT = 4 };
 static void set_due(struct effects *e, uint32_t nth) {
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
         const bool is_done = e->at.stopped && (nth >> (i % 2) & 1) == 0;
-        e->due[i] = (uint8_t)(is_done ? OX_DUE_NOTHING : ox_proof_left(e->in, e->at, i));
+        e->due[i] = (uint8_t)(is_done || !ox_proof_holds(e->in, i) ? OX_DUE_NOTHING : ox_proof_left(e->in, e->at, i));
     }
 }
 
@@ -535,16 +580,18 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     e.keeps = calloc(plan->stage_count, sizeof *e.keeps);
+    e.crossed = calloc(CROSSED_KINDS * (size_t)plan->stage_count, sizeof *e.crossed);
     e.sum_steps = calloc(2 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->stage_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }
     e.sum_step_count = e.sum_steps == NULL ? 0 : ox_proof_sum_steps(input, e.sum_steps);
     const bool room = e.sum_steps != NULL && e.held != NULL && e.largest_bytes != NULL && e.updated != NULL &&
-                      e.keeps != NULL;
+                      e.keeps != NULL && e.crossed != NULL;
     const enum ox_status status =
         room ? check_all(&e) : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count);
     free(e.sum_steps);
+    free(e.crossed);
     free(e.keeps);
     free(e.updated);
     free(e.largest_bytes);

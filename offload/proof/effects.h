@@ -36,7 +36,8 @@ enum ox_holding {
     LOSSES,   /* losses of the rank's first `count` micro-batches, beside such reports */
     ALL_LOSSES, /* losses of the micro-batches of all ranks */
     PARTIALS, /* square sums of the gradient of unit `idx`, on the device */
-    NORMS,    /* square sums of `count` units, on the host; of `idx` units those of all ranks */
+    NORMS,    /* square sums of `count` units, on the host; of `idx` units those of all that hold them */
+    TOTALS,   /* those of all units, from all coordinates of the pipeline */
     FACTOR,   /* the clip factor: the global norm is known */
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
@@ -75,6 +76,8 @@ struct effects {
     uint32_t commit_count, written_count;
     uint32_t arrived_count[2], left_count[2]; /* micro-batches whose activations [0] and gradients of activations [1]
                                                  came from other parts of the model, and went there */
+    uint32_t *crossed; /* (4, stage_count): micro-batches of the input of a stage that came from another rank and went
+                          to one, then of its gradient */
     uint32_t device_count;   /* units updated on the device */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     const struct ox_task *task; /* the task that is followed */
@@ -100,7 +103,7 @@ static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t
 
 /* The losses of the whole step. */
 static inline struct ox_content ox_content_losses(const struct effects *e) {
-    return ox_proof_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, 0)
+    return ox_proof_all_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, 0)
                                      : ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
 }
 
@@ -140,13 +143,19 @@ static inline enum ox_tier ox_effects_compute_tier(const struct effects *e) {
 static inline uint32_t ox_effects_device_units(const struct effects *e) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        count += ox_proof_on_device(e->in, i);
+        count += ox_proof_holds(e->in, i) && ox_proof_on_device(e->in, i);
     }
     return count;
 }
 
-/* Whether other parts of the model gave and got all that this step exchanges with them, once for every micro-batch
- * (effects.c). */
+/* Whether other ranks of the pipeline, and other parts of the model, gave and got all that this step exchanges with
+ * them, once for every micro-batch (effects.c). Which of the four counts of `crossed` such a transfer belongs to: of
+ * the stage's input or its gradient, to the rank or from it; and whether the rank has such transfers. */
+enum { CROSSED_KINDS = 4 };
+static inline uint32_t *ox_effects_crossed(const struct effects *e, bool is_gradient, bool leaves, uint32_t stage_idx) {
+    return &e->crossed[(2u * is_gradient + leaves) * e->plan->stage_count + stage_idx];
+}
+bool ox_effects_crosses(const struct effects *e, bool is_gradient, bool leaves, uint32_t stage_idx);
 bool ox_effects_exchanged(const struct effects *e);
 
 /* What the buffer of the norm holds, after the square sums of these units (effects_optim.c). */
@@ -202,6 +211,7 @@ void ox_effects_reduce(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_reduce(struct effects *e, uint32_t unit_idx);
 void ox_effects_norm_save(struct effects *e, uint32_t unit_idx);
 void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx);
+void ox_effects_totals_gather(struct effects *e);
 void ox_effects_norm(struct effects *e);
 void ox_effects_adam(struct effects *e, uint32_t unit_idx);
 void ox_effects_device_adam(struct effects *e, uint32_t unit_idx);

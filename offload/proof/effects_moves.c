@@ -129,6 +129,36 @@ static void move_outside(struct effects *e, struct route route, uint32_t stage_i
     ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, ox_effects_bytes(e, content, false));
 }
 
+/* The input of a stage, or its gradient, comes from another rank or goes to one, in ascending order of micro-batches at
+ * each stage. What arrives may wait in host memory, as an activation checkpoint does; what is made leaves from where it
+ * was made. */
+static void transfer(struct effects *e, uint32_t stage_idx) {
+    const bool leaves = e->task->lane == OX_LANE_LINK_OUT, is_gradient = e->task->move == OX_MOVE_OUTSIDE_DX;
+    const enum ox_tier compute = ox_effects_compute_tier(e);
+    if (!ox_effects_crosses(e, is_gradient, leaves, stage_idx)) {
+        ox_effects_reject(e, "moves what does not cross from rank to rank");
+        return;
+    }
+    const bool to_maker = leaves == is_gradient; /* the other rank computes the stage before */
+    const uint32_t other = ox_proof_stage_owner(e->in, to_maker ? stage_idx - 1 : stage_idx);
+    if (e->task->peer != other * ox_proof_ranks(e->in) + ox_proof_rank_of(e->in)) {
+        ox_effects_reject(e, "goes to another rank than that which waits for it");
+    }
+    if (e->task->mb_idx != (*ox_effects_crossed(e, is_gradient, leaves, stage_idx))++) {
+        ox_effects_reject(e, "exchanges micro-batches with another rank twice or out of order");
+    }
+    const struct ox_content content = ox_content(is_gradient ? ACT_GRAD : ACT, stage_idx, e->task->mb_idx);
+    const struct ox_use *const target = ox_effects_use(e, OX_USE_TARGET);
+    const bool waits = target != NULL && !is_gradient && e->plan->bufs[target->buf_idx].tier == OX_TIER_HOST;
+    if (leaves) {
+        ox_effects_need(e, OX_USE_SOURCE, compute, content);
+    } else {
+        ox_effects_fill(e, OX_USE_TARGET, waits ? OX_TIER_HOST : compute, content);
+    }
+    ox_effects_count(e, leaves ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS,
+                     ox_effects_stage(e, stage_idx)->input_bytes);
+}
+
 /* All members that have this part of their sum of a gradient give every member its slice of it. What came before stays.
  * The holders of a copy have summed by themselves; copies have the nodes that their holders have added, if there are
  * several, of which each holder gives what it has. Rounds are those of all ranks: in some copies none gives a part. */
@@ -239,18 +269,24 @@ static bool is_before_head(const struct effects *e, enum ox_use_role role) {
 /* The reports come together from all ranks. */
 static void gather_losses(struct effects *e) {
     const uint64_t report = ox_proof_report_bytes(e->in);
-    const uint64_t own = report * e->plan->micro_batches, all = report * ox_proof_micro_batches(e->in);
+    const bool computes = ox_proof_computes(e->in, e->plan->stage_count - 1);
+    const uint64_t own = computes ? report * e->plan->micro_batches : 0;
+    const uint64_t all = report * ox_proof_micro_batches(e->in);
     const bool before = is_before_head(e, OX_USE_TARGET);
     const struct ox_content from_to[2] = {
         before ? ox_content_loads(e, false) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches),
         before ? ox_content_loads(e, true) : ox_content_losses(e)};
-    if (ox_proof_ranks(e->in) == 1) {
+    if (ox_proof_all_ranks(e->in) == 1) {
         ox_effects_reject(e, "gathers losses that no other rank has");
     }
-    ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
+    if (computes) {
+        ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
+    } else {
+        ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content_losses(e));
+    }
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, all - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_ranks(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_all_ranks(e->in) - 1));
 }
 
 static void move_losses(struct effects *e, struct route route) {
@@ -275,7 +311,11 @@ static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
         sum_by_library(e, e->task->grad_idx);
         break;
     case OX_MOVE_PARTIALS:
-        ox_effects_norm_gather(e, unit_idx);
+        if (e->task->axis == OX_AXIS_PIPE) {
+            ox_effects_totals_gather(e);
+        } else {
+            ox_effects_norm_gather(e, unit_idx);
+        }
         break;
     default:
         gather_losses(e);
@@ -286,6 +326,10 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
     const struct route route = route_of(e);
     if (e->task->lane == OX_LANE_LINK) {
         move_between_ranks(e, unit_idx);
+        return;
+    }
+    if (e->task->lane == OX_LANE_LINK_IN || e->task->lane == OX_LANE_LINK_OUT) {
+        transfer(e, e->task->stage_idx);
         return;
     }
     switch ((enum ox_move)e->task->move) {

@@ -65,10 +65,29 @@ void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_holders(e->in) - 1));
 }
 
+/* The square sums of the units that the rank updates, with what all that hold them have counted. */
+static struct ox_content own_norms(const struct effects *e) {
+    const uint32_t unit_count = ox_proof_update_count(e->in);
+    return ox_content(NORMS, ox_proof_divides(e->in) ? unit_count : 0, unit_count);
+}
+
+/* Each coordinate gives the totals of the units that it holds. */
+void ox_effects_totals_gather(struct effects *e) {
+    const uint64_t own = 8 * (uint64_t)ox_proof_update_count(e->in), all = 8 * (uint64_t)e->in->model.update_count;
+    const struct ox_content from_to[2] = {own_norms(e), ox_content(TOTALS, OX_NONE, 0)};
+    if (ox_proof_pipe(e->in) == 1) {
+        ox_effects_reject(e, "gathers totals that no other rank has");
+    }
+    ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
+    ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->norm_buf);
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, all - own);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_pipe(e->in) - 1));
+}
+
 /* A step that is not finite ends with this task. */
 void ox_effects_norm(struct effects *e) {
-    const uint32_t unit_count = e->in->model.update_count, gathered = ox_proof_divides(e->in) ? unit_count : 0;
-    const struct ox_content from_to[2] = {ox_content(NORMS, gathered, unit_count), ox_content(FACTOR, OX_NONE, 0)};
+    const struct ox_content from_to[2] = {ox_proof_pipe(e->in) > 1 ? ox_content(TOTALS, OX_NONE, 0) : own_norms(e),
+                                          ox_content(FACTOR, OX_NONE, 0)};
     ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);
     if (!ox_proof_output_leaves(e->in)) {
@@ -279,7 +298,7 @@ static void end_transaction(struct effects *e) {
         ox_effects_reject(e, "ends a transaction that has not begun");
     }
     for (uint32_t i = 0; i < e->plan->unit_count; i++) {
-        if (ox_proof_trained(e->in, i) && e->updated[i] != version) {
+        if (ox_proof_updates(e->in, i) && e->updated[i] != version) {
             ox_effects_reject(e, "ends a transaction before all units are updated");
         }
     }

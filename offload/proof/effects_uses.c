@@ -11,6 +11,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [ACT] = OX_BUF_ACT,       [ACT_GRAD] = OX_BUF_ACT,   [KEPT] = OX_BUF_KEPT,      [SUM] = OX_BUF_GRAD,
         [TOTAL] = OX_BUF_GRAD,    [PACKED] = OX_BUF_GRAD,    [REDUCED] = OX_BUF_GRAD,   [BATCH] = OX_BUF_BATCH,
         [BATCHES] = OX_BUF_BATCH, [LOSSES] = OX_BUF_SMALL,   [PARTIALS] = OX_BUF_SMALL, [NORMS] = OX_BUF_SMALL,
+        [TOTALS] = OX_BUF_SMALL,
         [FACTOR] = OX_BUF_SMALL,  [COUNTS] = OX_BUF_SMALL,   [WRITTEN] = OX_BUF_SMALL,  [CONSTANT] = OX_BUF_SMALL,
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
         [PARTS] = OX_BUF_GRAD,    [NODES] = OX_BUF_GRAD,     [COPY_PARTS] = OX_BUF_GRAD,

@@ -310,6 +310,16 @@ struct update_order {
     uint32_t own_place; /* of the last own update */
 };
 
+/* How many units the rank updates that forward meets before this one. */
+static uint32_t place_of(const struct checker *c, uint32_t unit_idx) {
+    const struct ox_plan_unit *const units = c->in->model.units;
+    uint32_t place = 0;
+    for (uint32_t i = 0; i < c->plan->unit_count; i++) {
+        place += ox_proof_updates(c->in, i) && units[i].update_idx < units[unit_idx].update_idx;
+    }
+    return place;
+}
+
 static bool update_in_order(const struct checker *c, const struct ox_task *task, struct update_order *order) {
     order->norm_count += task->kind == OX_TASK_NORM;
     if (task->kind != OX_TASK_UPDATE) {
@@ -318,7 +328,7 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
     if (task->unit_idx >= c->plan->unit_count) {
         return false;
     }
-    const uint32_t place = c->in->model.units[task->unit_idx].update_idx;
+    const uint32_t place = place_of(c, task->unit_idx);
     if ((task->when & OX_FACT_STATE_DUE) != 0) {
         order->late_count++;
         return task->carried && order->norm_count == 0;
@@ -335,12 +345,12 @@ static bool update_in_order(const struct checker *c, const struct ox_task *task,
 static enum ox_status check_update_counts(const struct checker *c, const struct update_order *order) {
     const struct ox_plan *const plan = c->plan;
     const bool train = plan->kind == OX_PLAN_TRAIN, overlap = c->in->placement.overlap;
-    const uint32_t carried = overlap && plan->kind != OX_PLAN_EVAL ? c->in->model.update_count : 0;
-    uint32_t own = train && !overlap ? c->in->model.update_count : 0;
+    const uint32_t all = ox_proof_update_count(c->in), carried = overlap && plan->kind != OX_PLAN_EVAL ? all : 0;
+    uint32_t own = train && !overlap ? all : 0;
     uint32_t late = 0;
     for (uint32_t i = 0; i < plan->unit_count && overlap; i++) {
-        own += train && ox_proof_is_speculative(c->in, i);
-        late += carried > 0 && ox_proof_goes_ahead(c->in, i);
+        own += train && ox_proof_holds(c->in, i) && ox_proof_is_speculative(c->in, i);
+        late += carried > 0 && ox_proof_holds(c->in, i) && ox_proof_goes_ahead(c->in, i);
     }
     if (order->carried_count != carried || order->own_count != own || order->late_count != late ||
         order->norm_count != train) {
@@ -378,7 +388,7 @@ static enum ox_status check_work(struct checker *c) {
         const enum ox_plan_stage_kind kind = c->in->model.stages[i % plan->stage_count].kind;
         const bool back = plan->kind == OX_PLAN_TRAIN && kind != OX_PLAN_HEAD &&
                           i % plan->stage_count >= first_back;
-        const bool expected = !backward || back;
+        const bool expected = ox_proof_computes(c->in, i % plan->stage_count) && (!backward || back);
         if (c->next_mb[i] != (expected ? plan->micro_batches : 0)) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: stage %u has %u of %u micro-batches %s; please report this",
                            i % plan->stage_count, c->next_mb[i], plan->micro_batches,

@@ -17,6 +17,14 @@ OX_MUST enum ox_status ox_proof_check_sizes(const struct ox_plan *plan, const st
 /* Checks what the tasks compute, and the sizes of what they hold and move: offload/proof/effects.c. */
 OX_MUST enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct ox_plan_input *input);
 
+/* Whether a task sends to another rank of the pipeline or receives from one. */
+static inline bool ox_proof_is_transfer(const struct ox_task *task) {
+    return task->lane == OX_LANE_LINK_IN || task->lane == OX_LANE_LINK_OUT;
+}
+/* Checks that the lists of a pipeline's ranks fit together: offload/proof/joint.c. */
+OX_MUST enum ox_status ox_proof_check_pipe(const struct ox_plan *const *plans,
+                                           const struct ox_plan_input *const *inputs, uint32_t count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,10 +1,11 @@
-/* The plans of ranks that do a step together.
+/* The plans of ranks that do a step together: those of one coordinate of a pipeline, which are all without one.
  *
  * Each plan is proven alone: what a task does together with other ranks ends there when it ends. So it remains to show
  * that all ranks come to it. Such tasks are those of the lane LINK, also where each group of ranks on an axis does one
- * by itself, and the tasks that begin and end a transaction. They are the same in all lists, in the same order. Take
- * the first of them that has not ended on some rank: whatever comes before it in a list is either over or waits for no
- * other rank, so every rank comes to it, and it ends. */
+ * by itself, and the tasks that begin and end a transaction. They are the same in the lists of a coordinate, in the
+ * same order. Take the first of them that has not ended on some rank: whatever comes before it in a list is either over
+ * or waits for no other rank, so every rank comes to it, and it ends. Coordinates of a pipeline have different lists,
+ * and send to each other, so joint.c plays them. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
@@ -41,9 +42,18 @@ static bool same_models(const struct ox_plan_input *a, const struct ox_plan_inpu
     return same;
 }
 
+/* Whether both say the same of who has which unit; each unit has one of the coordinates. */
+static bool same_owners(const struct ox_plan_input *a, const struct ox_plan_input *b) {
+    bool same = a->model.unit_count == b->model.unit_count && a->ranks.pipe_of != NULL && b->ranks.pipe_of != NULL;
+    for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
+        same = a->ranks.pipe_of[i] == b->ranks.pipe_of[i] && a->ranks.pipe_of[i] < a->ranks.pipe;
+    }
+    return same;
+}
+
 /* How many of the step's micro-batches come before those of a rank: all of the groups before its own. */
-static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t rank_idx) {
-    const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + ranks->count - 1) / ranks->count;
+static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t of_data, uint32_t rank_idx) {
+    const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + of_data - 1) / of_data;
     return (ranks->micro_batches * before + groups - 1) / groups;
 }
 
@@ -51,11 +61,15 @@ static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t
 static enum ox_status check_input(const struct ox_plan_input *input, const struct ox_plan_input *first, uint32_t idx,
                                   uint32_t count) {
     const struct ox_plan_ranks *const ranks = &input->ranks, *const others = &first->ranks;
-    if (ranks->count != count || ranks->idx != idx || ranks->sum_groups < count ||
+    const uint32_t pipe = ranks->pipe > 1 ? ranks->pipe : 1, of_data = count / pipe;
+    if (count % pipe != 0 || (pipe > 1 && (ranks->pipe != others->pipe || !same_owners(input, first)))) {
+        return refuse(idx, "the units are not divided over the pipeline");
+    }
+    if (ranks->count != count || ranks->idx != idx || ranks->sum_groups < of_data ||
         ranks->micro_batches < ranks->sum_groups) {
         return refuse(idx, "there is not work for as many ranks");
     }
-    if (ranks->library_sums && ranks->sum_groups != count) {
+    if (ranks->library_sums && ranks->sum_groups != of_data) {
         return refuse(idx, "the library adds sums that are in several parts");
     }
     if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
@@ -63,11 +77,12 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
         ranks->copies != others->copies || !same_models(input, first)) {
         return refuse(idx, "the step is not the same");
     }
-    if (ranks->copies > 1 && (count % ranks->copies != 0 || (ranks->library_sums && ranks->copies != count &&
-                                                             ranks->sharding != OX_SHARDING_NONE))) {
+    if (ranks->copies > 1 && (of_data % ranks->copies != 0 || (ranks->library_sums && ranks->copies != of_data &&
+                                                               ranks->sharding != OX_SHARDING_NONE))) {
         return refuse(idx, "the ranks do not divide into copies");
     }
-    if (input->model.micro_batches != micro_batches_before(ranks, idx + 1) - micro_batches_before(ranks, idx)) {
+    if (input->model.micro_batches != micro_batches_before(ranks, of_data, idx % of_data + 1) -
+                                            micro_batches_before(ranks, of_data, idx % of_data)) {
         return refuse(idx, "the micro-batches are not divided");
     }
     return OX_OK;
@@ -113,7 +128,7 @@ enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans, const st
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         status = plans[i]->kind == plans[0]->kind ? OX_OK : refuse(i, "the step is not of the kind");
         OX_THEN(status, check_input(inputs[i], inputs[0], i, count));
-        OX_THEN(status, check_joint(plans[i], plans[0], i));
+        OX_THEN(status, check_joint(plans[i], plans[i - i % ox_proof_ranks(inputs[i])], i));
     }
-    return status;
+    return status == OX_OK && ox_proof_pipe(inputs[0]) > 1 ? ox_proof_check_pipe(plans, inputs, count) : status;
 }

@@ -21,6 +21,9 @@ static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64
 
 struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
     const uint32_t holders = ox_proof_holders(input);
+    if (ox_proof_owner(input, unit_idx) != rank_idx / ox_proof_ranks(input)) {
+        return (struct ox_proof_part){0, 0};
+    }
     return part_among(input, holders, ox_proof_elems(input, unit_idx), rank_idx % holders);
 }
 
@@ -227,10 +230,10 @@ bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, u
     const struct ox_plan_stage *const stage = &input->model.stages[stage_idx];
     uint32_t behind = 0; /* blocks whose backward comes before this one's */
     for (uint32_t i = stage_idx + 1; i < input->model.stage_count; i++) {
-        behind += input->model.stages[i].kind == OX_PLAN_BLOCK;
+        behind += input->model.stages[i].kind == OX_PLAN_BLOCK && ox_proof_computes(input, i);
     }
-    return kind == OX_PLAN_TRAIN && stage->kind == OX_PLAN_BLOCK && stage->kept_bytes > 0 &&
-           stage_idx >= ox_proof_first_back(input) &&
+    return kind == OX_PLAN_TRAIN && ox_proof_computes(input, stage_idx) && stage->kind == OX_PLAN_BLOCK &&
+           stage->kept_bytes > 0 && stage_idx >= ox_proof_first_back(input) &&
            behind < input->placement.kept_units;
 }
 

@@ -23,8 +23,44 @@ static inline bool ox_proof_has_state(const struct ox_plan_input *input, uint32_
 }
 /* The first stage that anything below or in it is trained of, from which on there is a backward. */
 uint32_t ox_proof_first_back(const struct ox_plan_input *input);
-static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
+/* All ranks; coordinates of the pipeline; the ranks of one coordinate, which divide the micro-batches, and which of
+ * them the rank of the plan is. */
+static inline uint32_t ox_proof_all_ranks(const struct ox_plan_input *input) {
     return input->ranks.count > 1 ? input->ranks.count : 1;
+}
+static inline uint32_t ox_proof_pipe(const struct ox_plan_input *input) {
+    return input->ranks.pipe > 1 ? input->ranks.pipe : 1;
+}
+static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
+    return ox_proof_all_ranks(input) / ox_proof_pipe(input);
+}
+static inline uint32_t ox_proof_rank_of(const struct ox_plan_input *input) {
+    return input->ranks.idx % ox_proof_ranks(input);
+}
+/* The coordinate that has a unit, and computes a stage; whether it is that of the rank. */
+static inline uint32_t ox_proof_owner(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_pipe(input) > 1 ? input->ranks.pipe_of[unit_idx] : 0;
+}
+static inline uint32_t ox_proof_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
+    return ox_proof_owner(input, input->model.stages[stage_idx].units[0].unit_idx);
+}
+static inline bool ox_proof_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_owner(input, unit_idx) == input->ranks.idx / ox_proof_ranks(input);
+}
+static inline bool ox_proof_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
+    return ox_proof_stage_owner(input, stage_idx) == input->ranks.idx / ox_proof_ranks(input);
+}
+/* Whether the rank updates the unit: it holds it, and the unit is trained. */
+static inline bool ox_proof_updates(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.units[unit_idx].trained && ox_proof_holds(input, unit_idx);
+}
+/* How many units it updates. */
+static inline uint32_t ox_proof_update_count(const struct ox_plan_input *input) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        count += ox_proof_updates(input, i);
+    }
+    return count;
 }
 /* How many copies of the model there are: as many as are asked for, and where no rank divides any, one on each. A copy
  * is divided among as many ranks in a row, its holders. */
@@ -41,11 +77,11 @@ static inline uint32_t ox_proof_members(const struct ox_plan_input *input, uint3
     return axis == OX_AXIS_SHARD ? ox_proof_holders(input) : ox_proof_copies(input);
 }
 static inline uint32_t ox_proof_copy_of(const struct ox_plan_input *input) {
-    return input->ranks.idx / ox_proof_holders(input);
+    return ox_proof_rank_of(input) / ox_proof_holders(input);
 }
 /* Which of them the rank of the plan is. */
 static inline uint32_t ox_proof_member_of(const struct ox_plan_input *input, uint32_t axis) {
-    return axis == OX_AXIS_SHARD ? input->ranks.idx % ox_proof_holders(input) : ox_proof_copy_of(input);
+    return axis == OX_AXIS_SHARD ? ox_proof_rank_of(input) % ox_proof_holders(input) : ox_proof_copy_of(input);
 }
 /* Whether each rank has its own part of the units' weights and state, so that compute reads what was gathered from
  * these parts. */

@@ -47,7 +47,8 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
     const bool of_gradient = buf->grad_idx < plan->grad_count;
     switch ((enum ox_buf_kind)buf->kind) { /* a rank that has nothing of a unit has a page for it */
     case OX_BUF_WEIGHTS:
-        return of_unit ? ox_max_u64(ox_proof_weights_home_bytes(input, buf->unit_idx), 1) : 0;
+        return of_unit && ox_proof_holds(input, buf->unit_idx)
+                   ? ox_max_u64(ox_proof_weights_home_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_STATE:
         return of_unit && ox_proof_has_state(input, buf->unit_idx)
                    ? ox_max_u64(ox_proof_state_bytes(input, buf->unit_idx), 1) : 0;
@@ -84,6 +85,11 @@ static enum ox_status check_residents(const struct ox_plan *plan, const struct o
     return OX_OK;
 }
 
+/* Whether the rank saves what its updates of the unit replace. */
+static bool saves(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_holds(input, unit_idx) && ox_proof_saves(input, unit_idx);
+}
+
 /* Checks that every unit whose updates save what they replace has one buffer for it, in the order of units. */
 static enum ox_status check_replaced(const struct ox_plan *plan, const struct ox_plan_input *input) {
     const bool may = input->placement.overlap && !input->model.eval_only;
@@ -91,13 +97,13 @@ static enum ox_status check_replaced(const struct ox_plan *plan, const struct ox
     bool right = true;
     for (uint32_t i = 0; i < plan->buf_count && right; i++) {
         if (plan->bufs[i].kind == OX_BUF_REPLACED) {
-            for (; unit_idx < plan->unit_count && !ox_proof_saves(input, unit_idx); unit_idx++) {
+            for (; unit_idx < plan->unit_count && !saves(input, unit_idx); unit_idx++) {
             }
             right = plan->bufs[i].unit_idx == unit_idx++;
         }
     }
     for (; unit_idx < plan->unit_count && may && right; unit_idx++) {
-        right = !ox_proof_saves(input, unit_idx);
+        right = !saves(input, unit_idx);
     }
     return right ? OX_OK : ox_fail(OX_E_CONFIG, "plan is wrong: memory for what updates replace is missing or of other "
                                    "units; please report this");
@@ -107,7 +113,8 @@ static enum ox_status check_replaced(const struct ox_plan *plan, const struct ox
 
 static uint64_t grad_extent_bytes(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t grad_idx) {
     const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
-    const bool spooled = has_gradients(plan, input) && !ox_proof_on_device(input, unit_idx) &&
+    const bool spooled = ox_proof_holds(input, unit_idx) && has_gradients(plan, input) &&
+                         !ox_proof_on_device(input, unit_idx) &&
                          ox_proof_homes(input, unit_idx)->grad == OX_TIER_NVME;
     return spooled ? ox_proof_grad_home_bytes(input, grad_idx) : 0;
 }
@@ -120,7 +127,8 @@ static uint64_t act_extent_bytes(const struct ox_plan *plan, const struct ox_pla
     for (uint32_t i = ox_proof_first_back(input); i < input->model.stage_count; i++) {
         starts |= i - input->model.stages[i].starts_back == stage_idx;
     }
-    const bool spooled = plan->kind == OX_PLAN_TRAIN && stage->saves_input && starts &&
+    const bool spooled = plan->kind == OX_PLAN_TRAIN && ox_proof_computes(input, stage_idx) && stage->saves_input &&
+                         starts &&
                          input->placement.act_tier == OX_TIER_NVME && !ox_proof_keeps(input, plan->kind, stage_idx);
     return spooled ? stage->input_bytes : 0;
 }

@@ -73,7 +73,7 @@ static uint32_t sum_parts(struct tree *tree, uint64_t a, uint64_t b, uint32_t sl
 }
 
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out) {
-    struct tree tree = tree_of(input, ox_proof_ranks(input), input->ranks.idx);
+    struct tree tree = tree_of(input, ox_proof_ranks(input), ox_proof_rank_of(input));
     tree.steps = out;
     sum_parts(&tree, 0, tree.leaves, 0);
     return tree.count;
@@ -124,6 +124,6 @@ static uint32_t slots_of(const struct tree *tree, uint64_t a, uint64_t b, int64_
 }
 
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count) {
-    const struct tree tree = tree_of(input, ox_proof_ranks(input), input->ranks.idx);
+    const struct tree tree = tree_of(input, ox_proof_ranks(input), ox_proof_rank_of(input));
     return slots_of(&tree, 0, tree.leaves, count);
 }

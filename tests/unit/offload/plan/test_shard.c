@@ -1,6 +1,6 @@
 /* Where chunks lie, worked out by hand: on the drives, where the order of extents is part of the format of a store, and
  * in a slot of memory. The proof of a plan trusts this, as it knows chunks only by their sizes. */
-#include "offload/plan/shard.h"
+#include "offload/plan/plan.h"
 #include "tests/kit/test.h"
 
 #include <math.h>
@@ -104,11 +104,16 @@ static void test_chunk_of_slice(void) {
     ox_shard_table_close(&whole);
 }
 
-/* A store that some ranks have for themselves holds their chunks, numbered from 0 without gaps. */
-static void test_store_of_some_ranks(void) {
+/* A store that some ranks have for themselves holds their chunks, numbered from 0 without gaps; also of a pipeline, of
+ * which each coordinate holds other units. */
+static void test_store_of_some_ranks(uint32_t pipe) {
     struct ox_shard_table whole;
     enum { COUNT = 4 };
+    uint32_t owners[UNITS];
     open_table(&whole);
+    for (uint32_t i = 0; i < UNITS; i++) {
+        owners[i] = (i + 1) % pipe;
+    }
     for (uint32_t shared = 1; shared <= COUNT; shared *= 2) {
         uint32_t chunk_count = 0;
         for (uint32_t first = 0; first < COUNT; first += shared) {
@@ -116,8 +121,8 @@ static void test_store_of_some_ranks(void) {
             uint32_t seen = 0, all = 0;
             for (uint32_t idx = first; idx < first + shared; idx++) {
                 struct ox_shard_table table;
-                REQUIRE_OK(ox_shard_table_slice(&whole, COUNT, idx, &table));
-                ox_shard_table_renumber(&table, &whole, COUNT, first, shared);
+                REQUIRE_OK(ox_plan_table_open(&whole, &(struct ox_plan_ranks){
+                    .count = COUNT, .idx = idx, .per_store = shared, .pipe = pipe, .pipe_of = owners}, &table));
                 all = table.chunk_count;
                 for (uint32_t i = 0; i < UNITS; i++) {
                     for (uint32_t k = 0; k < table.shards[i].chunk_count; k++, seen++) {
@@ -202,7 +207,9 @@ int main(void) {
     test_extents();
     test_slices();
     test_chunk_of_slice();
-    test_store_of_some_ranks();
+    for (uint32_t pipe = 1; pipe <= 4; pipe *= 2) {
+        test_store_of_some_ranks(pipe);
+    }
     test_slices_are_the_whole();
     test_layout();
     test_choose_chunk();

@@ -1,0 +1,264 @@
+/* The lists of a pipeline's ranks are played together.
+ *
+ * A task ends where all of these hold: it is issued, which the first tasks of a list are, and each later one when the
+ * task OX_RUN_AHEAD_TASKS before it has ended and every norm before it; the task before it in its lane has ended; all
+ * that it depends on has ended; and whoever does it together with this rank has come to it too. None of that is undone
+ * by what happens elsewhere, so the order in which tasks are looked at does not matter: if all of them end here, they
+ * end at any speed of any lane, and if not, those that remain wait for each other in a circle.
+ *
+ * What ranks do together is the same content on all of them: a transfer names the stage and the micro-batch on both
+ * sides, and what a group or all ranks do is the same task in each list. */
+#include "offload/proof/proof_internal.h"
+#include "offload/proof/sizes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A list, and how far it has been played. */
+struct player {
+    const struct ox_plan *plan;
+    const struct ox_plan_input *in;
+    uint32_t rank_idx;
+    uint32_t issued, norm_past;     /* tasks that are issued; 1 + the last norm that is */
+    uint32_t head[OX_LANE_COUNT];   /* the next task of each lane; task_count: none is left */
+    uint32_t *next_in_lane;         /* per task */
+    bool *ended;
+    uint32_t left;
+};
+
+struct joint {
+    struct player *players;
+    uint32_t count;
+};
+
+/* ---- a list ---------------------------------------------------------------------------------------- */
+
+static enum ox_status open_player(const struct ox_plan *plan, const struct ox_plan_input *input, struct player *out) {
+    *out = (struct player){.plan = plan, .in = input, .rank_idx = input->ranks.idx, .left = plan->task_count};
+    out->next_in_lane = calloc(plan->task_count + 1u, sizeof *out->next_in_lane);
+    out->ended = calloc(plan->task_count + 1u, sizeof *out->ended);
+    if (out->next_in_lane == NULL || out->ended == NULL) {
+        return ox_fail(OX_E_NOMEM, "plan checker: no memory for %u tasks", plan->task_count);
+    }
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        out->head[lane] = plan->task_count;
+    }
+    for (uint32_t i = plan->task_count; i-- > 0;) {
+        out->next_in_lane[i] = out->head[plan->tasks[i].lane];
+        out->head[plan->tasks[i].lane] = i;
+    }
+    return OX_OK;
+}
+
+static void close_player(struct player *player) {
+    free(player->next_in_lane);
+    free(player->ended);
+}
+
+static void issue(struct player *player) {
+    const struct ox_plan *const plan = player->plan;
+    while (player->issued < plan->task_count &&
+           (player->issued < OX_RUN_AHEAD_TASKS || player->ended[player->issued - OX_RUN_AHEAD_TASKS]) &&
+           (player->norm_past == 0 || player->ended[player->norm_past - 1])) {
+        player->norm_past = plan->tasks[player->issued].kind == OX_TASK_NORM ? player->issued + 1 : player->norm_past;
+        player->issued++;
+    }
+}
+
+/* Whether the rank itself is ready to do the task. */
+static bool is_ready(const struct player *player, uint32_t task_idx) {
+    const struct ox_task *const task = &player->plan->tasks[task_idx];
+    bool ready = task_idx < player->issued && player->head[task->lane] == task_idx;
+    for (int lane = 0; lane < OX_LANE_COUNT && ready; lane++) {
+        ready = task->deps[lane] == 0 || player->ended[task->deps[lane] - 1];
+    }
+    return ready;
+}
+
+static void end_task(struct player *player, uint32_t task_idx) {
+    player->ended[task_idx] = true;
+    player->head[player->plan->tasks[task_idx].lane] = player->next_in_lane[task_idx];
+    player->left--;
+    issue(player);
+}
+
+/* ---- what ranks do together ------------------------------------------------------------------------ */
+
+/* The ranks that do a task together: `count` of them from `first` on. */
+struct members {
+    uint32_t first, stride, count;
+};
+
+static struct members members_of(const struct joint *joint, const struct player *player, const struct ox_task *task) {
+    const bool all = task->kind == OX_TASK_NORM || task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT ||
+                     (task->lane == OX_LANE_LINK && task->move == OX_MOVE_LOSSES);
+    const uint32_t idx = player->rank_idx, of_data = ox_proof_ranks(player->in), holders = ox_proof_holders(player->in);
+    if (all) {
+        return (struct members){0, 1, joint->count};
+    }
+    if (task->lane != OX_LANE_LINK) {
+        return (struct members){idx, 1, 1};
+    }
+    return task->axis == OX_AXIS_PIPE   ? (struct members){idx % of_data, of_data, ox_proof_pipe(player->in)}
+           : task->axis == OX_AXIS_COPY ? (struct members){idx / of_data * of_data + idx % holders, holders,
+                                                           ox_proof_copies(player->in)}
+                                        : (struct members){idx / holders * holders, 1, holders};
+}
+
+static bool same_members(struct members a, struct members b) {
+    return a.first == b.first && a.stride == b.stride && a.count == b.count;
+}
+
+static bool same_task(const struct ox_task *a, const struct ox_task *b) {
+    return a->kind == b->kind && a->move == b->move && a->axis == b->axis && a->last == b->last &&
+           a->carried == b->carried && a->when == b->when && a->stage_idx == b->stage_idx && a->mb_idx == b->mb_idx &&
+           a->unit_idx == b->unit_idx && a->grad_idx == b->grad_idx && a->slot == b->slot;
+}
+
+/* The next task of a player that belongs to the same transfers, between these two ranks: the other end of each is the
+ * next of its kind, because they are in order. */
+static uint32_t next_between(const struct player *player, int lane, uint32_t peer) {
+    uint32_t i = player->head[lane];
+    while (i < player->plan->task_count && player->plan->tasks[i].peer != peer) {
+        i = player->next_in_lane[i];
+    }
+    return i;
+}
+
+/* Lets a transfer end, where both ranks have come to it. */
+static enum ox_status try_transfer(const struct joint *joint, struct player *player, uint32_t task_idx, bool *moved) {
+    const struct ox_task *const task = &player->plan->tasks[task_idx];
+    struct player *const peer = task->peer < joint->count ? &joint->players[task->peer] : NULL;
+    if (peer == NULL || peer == player || (task->when & OX_FACTS_OF_UNIT) != 0) {
+        return ox_proof_fault(player->plan, task_idx, "goes to no rank of the pipeline, or waits where none need come");
+    }
+    const int lane = task->lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
+    const uint32_t other = next_between(peer, lane, player->rank_idx);
+    if (other == peer->plan->task_count || !same_task(task, &peer->plan->tasks[other]) ||
+        player->in->model.stages[task->stage_idx].input_bytes != peer->in->model.stages[task->stage_idx].input_bytes) {
+        return ox_proof_fault(player->plan, task_idx, "is not what the other rank sends or receives next");
+    }
+    if (is_ready(peer, other)) {
+        end_task(player, task_idx);
+        end_task(peer, other);
+        *moved = true;
+    }
+    return OX_OK;
+}
+
+/* The next task in a lane that the same ranks do together. */
+static uint32_t next_of(const struct joint *joint, const struct player *player, int lane, struct members members) {
+    uint32_t i = player->head[lane];
+    while (i < player->plan->task_count &&
+           !same_members(members_of(joint, player, &player->plan->tasks[i]), members)) {
+        i = player->next_in_lane[i];
+    }
+    return i;
+}
+
+static enum ox_status try_group(const struct joint *joint, const struct player *player, uint32_t task_idx,
+                                bool *moved) {
+    const struct ox_task *const task = &player->plan->tasks[task_idx];
+    const struct members members = members_of(joint, player, task);
+    bool ready = true;
+    for (uint32_t i = 0; i < members.count; i++) {
+        const struct player *const other = &joint->players[members.first + i * members.stride];
+        const uint32_t at = next_of(joint, other, task->lane, members);
+        if (at == other->plan->task_count || !same_task(task, &other->plan->tasks[at])) {
+            return ox_proof_fault(player->plan, task_idx, "is not what other ranks do next together with this one");
+        }
+        ready = ready && is_ready(other, at);
+    }
+    for (uint32_t i = 0; i < members.count && ready; i++) {
+        struct player *const other = &joint->players[members.first + i * members.stride];
+        end_task(other, next_of(joint, other, task->lane, members));
+        *moved = true;
+    }
+    return OX_OK;
+}
+
+/* ---- all lists ------------------------------------------------------------------------------------- */
+
+static enum ox_status play_lane(const struct joint *joint, struct player *player, int lane, bool *moved) {
+    enum ox_status status = OX_OK;
+    bool more = true;
+    while (more && status == OX_OK) {
+        const uint32_t at = player->head[lane];
+        more = false;
+        if (at == player->plan->task_count || !is_ready(player, at)) {
+            break;
+        }
+        if (ox_proof_is_transfer(&player->plan->tasks[at])) {
+            status = try_transfer(joint, player, at, &more);
+        } else {
+            status = try_group(joint, player, at, &more);
+        }
+        *moved = *moved || more;
+    }
+    return status;
+}
+
+/* The first task that has not ended on some rank, and what it waits for, which is never. */
+static enum ox_status name_circle(const struct joint *joint) {
+    for (uint32_t i = 0; i < joint->count; i++) {
+        const struct player *const player = &joint->players[i];
+        for (uint32_t at = 0; at < player->plan->task_count; at++) {
+            if (!player->ended[at]) {
+                char text[96];
+                snprintf(text, sizeof text, "ranks wait for each other in a circle, rank %u with this task",
+                         player->rank_idx);
+                return ox_proof_fault(player->plan, at, text);
+            }
+        }
+    }
+    return OX_OK;
+}
+
+static enum ox_status play(const struct joint *joint) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < joint->count; i++) {
+        issue(&joint->players[i]);
+    }
+    for (bool moved = true; moved && status == OX_OK;) {
+        moved = false;
+        for (uint32_t i = 0; i < joint->count && status == OX_OK; i++) {
+            for (int lane = 0; lane < OX_LANE_COUNT && status == OX_OK; lane++) {
+                status = play_lane(joint, &joint->players[i], lane, &moved);
+            }
+        }
+    }
+    return status == OX_OK ? name_circle(joint) : status;
+}
+
+/* What a step begins with follows from the homes of all units, so all ranks have to know the same. */
+static bool same_homes(const struct ox_plan_input *a, const struct ox_plan_input *b) {
+    bool same = true;
+    for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
+        const struct ox_homes *const x = ox_proof_homes(a, i), *const y = ox_proof_homes(b, i);
+        same = x->weights == y->weights && x->state == y->state && x->grad == y->grad;
+    }
+    return same && a->placement.overlap == b->placement.overlap &&
+           a->placement.speculative_units == b->placement.speculative_units;
+}
+
+enum ox_status ox_proof_check_pipe(const struct ox_plan *const *plans, const struct ox_plan_input *const *inputs,
+                                   uint32_t count) {
+    struct player *const players = calloc(count, sizeof *players);
+    const struct joint joint = {.players = players, .count = count};
+    enum ox_status status =
+        players != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u ranks", count);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        if (!same_homes(inputs[0], inputs[i])) {
+            status = ox_fail(OX_E_CONFIG, "plan is wrong: rank %u has other homes than rank 0; please report this", i);
+        }
+        OX_THEN(status, open_player(plans[i], inputs[i], &players[i]));
+    }
+    if (status == OX_OK) {
+        status = play(&joint);
+    }
+    for (uint32_t i = 0; i < count && players != NULL; i++) {
+        close_player(&players[i]);
+    }
+    free(players);
+    return status;
+}
