@@ -96,6 +96,17 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
 
 enum { COMPUTE_LINE_BYTES = 256 };
 
+/* How many experts a layer has, and how many of them are a unit; "" without a mixture. */
+enum { EXPERTS_BYTES = 96 };
+static const char *experts_text(const struct ox_mixture *mixture, char text[EXPERTS_BYTES]) {
+    char apart[EXPERTS_BYTES / 2] = "with their blocks";
+    if (mixture->per_unit > 0) {
+        snprintf(apart, sizeof apart, "%u in a unit (--experts-per-unit)", mixture->per_unit);
+    }
+    snprintf(text, EXPERTS_BYTES, mixture->router.experts > 0 ? ", %u experts, %s" : "", mixture->router.experts, apart);
+    return text;
+}
+
 /* Says in which format the run computes, and on the CPU what computes in bf16, or why nothing does. */
 static const char *compute_text(const struct ox_engine_config *engine, char text[COMPUTE_LINE_BYTES]) {
     const char *library = "";
@@ -562,10 +573,10 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
     char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
     char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[STEPS_LINE_BYTES];
     steps_text(trainer, steps);
-    char trained[FROZEN_BYTES];
+    char trained[FROZEN_BYTES], experts[EXPERTS_BYTES];
     const int length = asprintf(text,
         "%s\n"
-        "model: %s, %s parameters%s, %u layer%s, hidden %u, vocabulary %u; compute in %s\n"
+        "model: %s, %s parameters%s, %u layer%s, hidden %u, vocabulary %u%s; compute in %s\n"
         "device: %s\n"
         "optimizer: %s, moments in %s%s, %.4g bytes per parameter with the weight\n"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
@@ -573,7 +584,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         "%s%s%s%s",
         verdict, model->config.family, ox_count_text((double)model->param_count, params),
         trained_text(model, &plan->table, trained), model->config.layers,
-        ox_plural(model->config.layers), model->config.hidden, model->config.vocab, compute_text(engine, compute),
+        ox_plural(model->config.layers), model->config.hidden, model->config.vocab,
+        experts_text(&model->config.mixture, experts), compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->table),

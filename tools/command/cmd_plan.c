@@ -105,6 +105,14 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     }
 }
 
+/* Adds how many experts are a unit, where there are any. */
+static void add_experts(json_t *json, const struct ox_mixture *mixture) {
+    if (mixture->router.experts > 0) {
+        json_object_set_new(json, "experts_per_unit",
+                            mixture->per_unit > 0 ? json_integer(mixture->per_unit) : json_string("all"));
+    }
+}
+
 /* Adds what checkpoints take; null: not known. */
 static void add_room(json_t *json, const struct ox_trainer *trainer) {
     struct ox_checkpoint_room room;
@@ -165,6 +173,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     json_object_set_new(json, "trained_parameters", json_integer((json_int_t)model->trained_count));
     add_verdict(json, trainer);
     add_placement(json, plan);
+    add_experts(json, &ox_trainer_model(trainer)->config.mixture);
     add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;

@@ -6,6 +6,8 @@
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
+#include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -190,14 +192,48 @@ static void test_refusals(void) {
     CHECK(process.outcome.exit_status != 0 && sys_said(&process, "no whole number of 2048 elements"));
 }
 
+static const char large[] =
+    "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":2048,\"intermediate_size\":2048,"
+    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
+    "\"n_routed_experts\":16,\"num_experts_per_tok\":4,\"n_group\":1,\"topk_group\":1,"
+    "\"moe_intermediate_size\":4096,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+    "\"tie_word_embeddings\":false}";
+
+/* Plans a large mixture, and returns the seconds of a step; NAN where it does not fit. `per_unit` becomes how many
+ * experts are a unit, 0: all with their blocks. */
+static double plan_seconds(const char *device_mem, const char *words, json_int_t *per_unit) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", files_write_text("large.json", large));
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_add(&args, "--from-scratch --max-steps 1 --max-seq-length 1024 --device cuda --host-mem 60GiB "
+                        "--profile rtx4090-1-drive --format json --device-mem");
+    sys_args_add(&args, device_mem);
+    sys_args_add(&args, words);
+    sys_run(&args, &process);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const experts = json_object_get(json, "experts_per_unit");
+    const bool fits = json_is_true(json_object_get(json_object_get(json, "verdict"), "fits"));
+    const double seconds = fits ? json_number_value(json_object_get(json, "predicted_seconds")) : (double)NAN;
+    CHECK(json_is_integer(experts) || json_is_string(experts) || !fits);
+    *per_unit = json_integer_value(experts);
+    json_decref(json);
+    return seconds;
+}
+
+/* Where blocks do not fit whole, auto takes groups, and where they do none: what it takes is the plan of that number,
+ * and no other is faster by more than the 1 % that it goes on for. */
+static void test_auto(void) {
+    json_int_t chosen, given;
+    CHECK(isnan(plan_seconds("2GiB", "--experts-per-unit all", &given)));
+    const double small = plan_seconds("2GiB", "", &chosen), large_device = plan_seconds("23GiB", "", &given);
+    CHECK(small > 0 && chosen > 0 && large_device > 0 && given == 0);
+    CHECK(plan_seconds("2GiB", plain_pathf("--experts-per-unit %d", (int)chosen), &given) == small && given == chosen);
+    CHECK(plan_seconds("23GiB", "--experts-per-unit 4", &given) > 0.99 * large_device && given == 4);
+    CHECK(plan_seconds("2GiB", "--experts-per-unit 4", &given) > 0.99 * small);
+}
+
 /* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
 static void test_bias(void) {
-    static const char large[] =
-        "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":2048,\"intermediate_size\":2048,"
-        "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
-        "\"n_routed_experts\":64,\"num_experts_per_tok\":4,\"n_group\":1,\"topk_group\":1,"
-        "\"moe_intermediate_size\":1024,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
-        "\"tie_word_embeddings\":false}";
     const char *const path = files_write_text("large.json", large);
     for (int i = 0; i < 2; i++) {
         sys_args_begin(&args, "plan");
@@ -222,5 +258,6 @@ int main(void) {
     test_packed();
     test_refusals();
     test_bias();
+    test_auto();
     return test_end();
 }
