@@ -1,4 +1,4 @@
-/* A mixture of experts beside transformers (tests/golden/accumulate.json): 20 steps whose four rows are one
+/* Mixtures of experts beside transformers (tests/golden/accumulate.json): 20 steps whose four rows are one
  * micro-batch, two or four. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -52,7 +52,7 @@ static void check(const json_t *json, const json_t *reference) {
         struct ox_step_input input = golden_input(&golden, 0, step_rows * golden.seq);
         fill(harness.engine, &golden, &run, i);
         input.step = input.adam.step = i + 1;
-        input.adam.learning_rate = json_number_value(json_object_get(json, "learning_rate"));
+        input.adam.learning_rate = json_number_value(json_object_get(reference, "learning_rate"));
         REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
         losses = fmax(losses, fabs(result.loss - number(reference, "losses", i)));
         norms = fmax(norms, fabs(result.grad_norm / number(reference, "grad_norms", i) - 1));
