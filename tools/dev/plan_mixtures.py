@@ -2,7 +2,7 @@
 """Prints docs/mixtures.md's table of plans: published mixtures of experts on GPUs of 24 and 80 GiB, with several sizes of
 host memory and numbers of drives. Nothing is trained; every figure is predicted from a profile.
 
-usage: plan_mixtures.py [--offload build/offload] [MODEL...]"""
+usage: plan_mixtures.py [--offload build/offload] [--box N]... [MODEL...]"""
 import argparse
 import json
 import subprocess
@@ -27,21 +27,22 @@ def plan(offload, model, box):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--offload", default="build/offload")
+    parser.add_argument("--box", type=int, action="append", choices=range(len(BOXES)), help="this box; may be repeated")
     parser.add_argument("models", nargs="*", default=MODELS)
     args = parser.parse_args()
-    print("| Model | GPU | Host, GiB | Drives | A step, s | Tokens/s | On drives, GiB | Written a step, GiB | Binds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| Model | GPU | Host, GiB | Drives | Experts a unit | A step, s | Tokens/s | On drives, GiB | Written a step, GiB | Binds |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for model in args.models:
-        for box in BOXES:
+        for box in BOXES if args.box is None else [BOXES[i] for i in args.box]:
             gpu = f"{'RTX 4090' if box[1] == '23GiB' else 'A100'}, {box[1].removesuffix('GiB')} GiB"
             head = f"| {model} | {gpu} | {box[2]} | {box[3]} |"
             found = plan(args.offload, model, box)
             if found is None or not found["verdict"]["fits"]:
-                print(head, "does not fit | | | | |", flush=True)
+                print(head, "| does not fit | | | | |", flush=True)
                 continue
             seconds = found["predicted_seconds"]
             written = sum(found["bytes_per_step"]["nvme_write"].values()) / 2**30
-            print(head, f"{seconds:.1f} | {8 * 4096 / seconds:.0f} | {found['peak_bytes']['nvme'] / 2**30:.0f} |",
+            print(head, f"{found['experts_per_unit']} | {seconds:.1f} | {8 * 4096 / seconds:.0f} | {found['peak_bytes']['nvme'] / 2**30:.0f} |",
                   f"{written:.0f} | {found['binding_resource']} |", flush=True)
 
 

@@ -15,9 +15,12 @@ step has 2 micro-batches of 4 x 512 tokens, AdamW and clipping. Cases:
                                         host memory. The second has steps of one sequence of 64 tokens
     deepspeed-64-memory                 the same, but ours may use 3 GiB as it likes, less than DeepSpeed takes with its
                                         state on NVMe: it keeps the state in memory, and the drive has its commits
+    mixture-fp32, mixture-bf16          a qwen3_moe of 96 M parameters, 32 experts of which a token has 4, beside
+                                        transformers' own model as it is by default; 2 micro-batches of 2 x 256 tokens
 
 In each round both sides run one after the other, each in its own process. A round's time of a step is the median of
-its steps after the first, with DeepSpeed after the first two. The losses of the first step must agree to 1e-3, those
+its steps after the first, with DeepSpeed after the first two; of a mixture the table also has processor time, which other
+programs lengthen less: of the steps after the first by the count of them, ours by the difference of a run of one step. The losses of the first step must agree to 1e-3, those
 of all steps of fp32-frozen to 1e-5, as both sides then do the same work; otherwise the exit status is 1.
 
 Rounds are appended to --results (build/bench/steps.jsonl), and a table of all in that file is printed, so that cases
@@ -48,11 +51,15 @@ MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
          "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True, "initializer_range": 0.02,
          "torch_dtype": "float32"}
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.95), "eps": 1e-8}
+MIXTURE = {"vocab_size": 8192, "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 6,
+           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 32, "num_experts_per_tok": 4,
+           "moe_intermediate_size": 256, "norm_topk_prob": True, "max_position_embeddings": 1024,
+           "tie_word_embeddings": True}
 DECAY, TOLERANCE, HOST_MEM = 0.1, 1e-3, "4GiB"
 FROZEN_TOLERANCE, TRAINED_BLOCKS = 1e-5, 4
 AIO = {"block_size": 1 << 20, "queue_depth": 32, "intra_op_parallelism": 2, "single_submit": False,
        "overlap_events": True}
-WHOLE, SHORT = (4, 512, 2), (1, 64, 1)  # sequences, tokens of each, micro-batches
+WHOLE, SHORT, HALF = (4, 512, 2), (1, 64, 1), (2, 256, 2)  # sequences, tokens of each, micro-batches
 IN_MEMORY = ["--kept-blocks", "auto"]
 RECOMPUTED = ["--kept-blocks", "0"]
 FROZEN = ["--freeze", f"all-but layers.{MODEL['num_hidden_layers'] - TRAINED_BLOCKS}-{MODEL['num_hidden_layers'] - 1}"]
@@ -67,6 +74,8 @@ CASES = {
     "deepspeed-4096": (WHOLE, ["--dtype", "bf16", "--host-mem", HOST_MEM, *ON_DRIVE]),
     "deepspeed-64": (SHORT, ["--dtype", "bf16", "--host-mem", HOST_MEM, *ON_DRIVE]),
     "deepspeed-64-memory": (SHORT, ["--dtype", "bf16", "--host-mem", "3GiB"]),
+    "mixture-fp32": (HALF, ["--dtype", "fp32", *IN_MEMORY]),
+    "mixture-bf16": (HALF, ["--dtype", "bf16", *IN_MEMORY]),
 }
 
 
@@ -120,11 +129,21 @@ def write_model(torch, folder):
             file.write(values.tobytes())
 
 
+def is_mixture(case):
+    return case.startswith("mixture")
+
+
+def mixture(torch):
+    import transformers
+    torch.manual_seed(3)
+    return transformers.AutoModelForCausalLM.from_config(transformers.Qwen3MoeConfig(**MIXTURE))
+
+
 def tokens(torch, case, steps):
     """Returns the tokens of a run in order, and one more, the last target."""
     (batch, seq, micro), _ = CASES[case]
     generator = torch.Generator().manual_seed(2)
-    return torch.randint(0, MODEL["vocab_size"], (steps * micro * batch * seq + 1,), generator=generator)
+    return torch.randint(0, (MIXTURE if is_mixture(case) else MODEL)["vocab_size"], (steps * micro * batch * seq + 1,), generator=generator)
 
 
 def write_tokens(torch, path, ids):
@@ -145,14 +164,20 @@ def groups_of(model):
 
 
 def torch_step(torch, options):
-    model = build(torch, MODEL, "checkpoint" in options.peer)
+    model = mixture(torch) if is_mixture(options.peer) else build(torch, MODEL, "checkpoint" in options.peer)
     if options.peer.endswith("frozen"):
         model.requires_grad_(False)
         for block in model.blocks[-TRAINED_BLOCKS:]:
             block.requires_grad_(True)
     optimizer = torch.optim.AdamW(groups_of(model), fused=True, **ADAM)
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=options.peer.startswith("bf16"))
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled="bf16" in options.peer)
     run = torch.compile(model) if options.compile else model
+    if is_mixture(options.peer):
+        logits = run
+
+        def run(ids, targets):
+            return torch.nn.functional.cross_entropy(logits(input_ids=ids, use_cache=False).logits.float().flatten(0, 1),
+                                                     targets.flatten())
 
     def step(batches):
         loss = 0.0
@@ -212,12 +237,13 @@ def run_peer(options):
     step = (deepspeed_step if options.peer.startswith("deepspeed") else torch_step)(torch, options)
     ids = tokens(torch, options.peer, options.steps)
     inputs, targets = ids[:-1].view(-1, micro, batch, seq), ids[1:].view(-1, micro, batch, seq)
-    seconds, losses = [], []
+    seconds, losses, processor = [], [], []
     for idx in range(options.steps):
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         losses.append(step(list(zip(inputs[idx], targets[idx]))))
         seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "losses": losses,
+        processor.append(time.process_time() - used)
+    print(json.dumps({"seconds": seconds, "losses": losses, "processor": sum(processor[1:]) / max(len(processor) - 1, 1),
                       "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10}), file=answers, flush=True)
     os._exit(0)
 
@@ -239,13 +265,13 @@ def run_theirs(options, case, folder):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def run_ours(options, case, folder):
+def run_ours(options, case, folder, steps):
     (batch, seq, micro), words = CASES[case]
-    command = [OURS, "train", "--model", options.folder + "/model", "--data", f"{options.folder}/{case}.bin",
+    command = [OURS, "train", "--model", options.folder + ("/mixture" if is_mixture(case) else "/model"), "--data", f"{options.folder}/{case}.bin",
                "--eval-data", f"{options.folder}/{case}.bin", "--output", folder + "/run", "--max-steps",
-               str(options.steps), "--max-seq-length", str(seq), "--per-device-train-batch-size", str(batch),
+               str(steps), "--max-seq-length", str(seq), "--per-device-train-batch-size", str(batch),
                "--gradient-accumulation-steps", str(micro), "--data-order", "sequential", "--eval-steps", "0",
-               "--eval-windows", str(batch), "--save-steps", "0", "--learning-rate", str(ADAM["lr"]), "--warmup-steps", "0",
+               "--eval-windows", str(batch), "--save-steps", "0", "--overwrite-output-dir", "--learning-rate", str(ADAM["lr"]), "--warmup-steps", "0",
                "--lr-scheduler-type", "constant", "--weight-decay", str(DECAY), "--compute-threads", str(options.threads),
                "--optimizer-threads", str(options.threads), *words]
     if case.startswith("deepspeed"):
@@ -259,12 +285,23 @@ def run_ours(options, case, folder):
     with open(folder + "/run/metrics.jsonl", encoding="utf-8") as file:
         steps = [line for line in map(json.loads, file) if line["type"] == "step"]
     return {"seconds": [step["seconds"] for step in steps], "losses": [step["loss"] for step in steps],
-            "resident": usage.ru_maxrss << 10}
+            "resident": usage.ru_maxrss << 10, "processor": usage.ru_utime + usage.ru_stime}
+
+
+def run_ours_again(options, case, folder):
+    """Leaves in "processor" the time of a step after the first."""
+    if not is_mixture(case) or options.steps == 1:
+        return run_ours(options, case, folder, options.steps)
+    run_ours(options, case, folder, 1)  # the first run on a machine measures it, for seconds
+    alone = run_ours(options, case, folder, 1)["processor"]
+    record = run_ours(options, case, folder, options.steps)
+    record["processor"] = (record["processor"] - alone) / (options.steps - 1)
+    return record
 
 
 def run_round(options, case):
     record = {"case": case + (", compiled" if options.compile else ""), "threads": options.threads}
-    for side, run in (("theirs", run_theirs), ("ours", run_ours)):
+    for side, run in (("theirs", run_theirs), ("ours", run_ours_again)):
         folder = tempfile.mkdtemp(prefix=side + "-", dir=options.folder)
         try:
             record[side] = run(options, case, folder)
@@ -296,10 +333,14 @@ def same_work(record):
 def print_row(name, records):
     (batch, seq, micro), _ = CASES[name.split(",")[0]]
     rate = {side: batch * seq * micro / statistics.median(r[side]["step"] for r in records) for side in ("theirs", "ours")}
+    processor = ""
+    if is_mixture(name):
+        spent = {side: statistics.median(r[side]["processor"] for r in records) for side in ("theirs", "ours")}
+        processor = f"; processor time {spent['theirs']:.2f} s, {spent['ours']:.2f} s: {spent['theirs'] / spent['ours']:.2f}"
     resident = {side: max(r[side]["resident"] for r in records) / 2**30 for side in ("theirs", "ours")}
     ratios = [r["theirs"]["step"] / r["ours"]["step"] for r in records]
     print(f"| {name} | {len(records)} | {rate['theirs']:.1f} | {rate['ours']:.1f} | {statistics.median(ratios):.2f} "
-          f"({min(ratios):.2f} to {max(ratios):.2f}) | {records[0]['theirs']['losses'][0]:.5f}, "
+          f"({min(ratios):.2f} to {max(ratios):.2f}){processor} | {records[0]['theirs']['losses'][0]:.5f}, "
           f"{records[0]['ours']['losses'][0]:.5f} | {resident['theirs']:.2f}, {resident['ours']:.2f} |")
 
 
@@ -323,7 +364,7 @@ def report(options, skipped):
 
 
 def missing(case):
-    needed = ["torch", "deepspeed"] if case.startswith("deepspeed") else ["torch"]
+    needed = ["torch"] + ["deepspeed"] * case.startswith("deepspeed") + ["transformers"] * is_mixture(case)
     absent = [name for name in needed if importlib.util.find_spec(name) is None]
     return " and ".join(absent) + (" are" if len(absent) > 1 else " is") + " not installed" if absent else None
 
@@ -343,7 +384,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="steps-", dir=options.folder) as options.folder:
         if cases:
             import torch
-            write_model(torch, options.folder + "/model")
+            if not all(map(is_mixture, cases)):
+                write_model(torch, options.folder + "/model")
+            if any(map(is_mixture, cases)):
+                mixture(torch).save_pretrained(options.folder + "/mixture")
             for case in cases:
                 write_tokens(torch, f"{options.folder}/{case}.bin", tokens(torch, case, options.steps))
         for _ in range(options.rounds):
