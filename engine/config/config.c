@@ -63,10 +63,12 @@ static int switch_value(const char *text) {
     return -1;
 }
 
-/* Where on and off are among the choices, other words for them are too. */
-static int chosen_idx(const char *choices, const char *text) {
+/* Where on and off are among the choices, other words for them are too, and another program's word for one. */
+static int chosen_idx(const struct ox_option *option, const char *text) {
+    const char *const choices = option->choices, *own = NULL;
     const int idx = choice_idx(choices, text), value = switch_value(text);
-    return idx >= 0 || value < 0 ? idx : choice_idx(choices, value == 1 ? "on" : "off");
+    return idx < 0 && ox_foreign_is_done(option->name, text, &own) && own != NULL ? choice_idx(choices, own)
+           : idx >= 0 || value < 0 ? idx : choice_idx(choices, value == 1 ? "on" : "off");
 }
 
 static enum ox_status fail_choice(const struct ox_option *option, const char *text, const char *where) {
@@ -112,7 +114,7 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
                                const char *where) {
     char choice[OX_CONFIG_TEXT_BYTES];
     if (option->choices != NULL) {
-        const int idx = chosen_idx(option->choices, text);
+        const int idx = chosen_idx(option, text);
         if (idx < 0) {
             return fail_choice(option, text, where);
         }
@@ -451,7 +453,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     case OX_OPT_DURATION:
         return set_duration(value, option, text, where);
     case OX_OPT_CHOICE: {
-        const int idx = chosen_idx(option->choices, text);
+        const int idx = chosen_idx(option, text);
         if (idx < 0) {
             return fail_choice(option, text, where);
         }

@@ -401,6 +401,9 @@ const char *ox_value_hint(const struct ox_option *option, const char *text, char
 /* What to use in place of a flag of another program that does not exist in `commands` (`value` is NULL), or of a value
  * that an option does not have; NULL for a name that is not known either. The answer follows the name and a colon. */
 const char *ox_foreign_answer(const char *name, const char *value, unsigned commands);
+/* Whether a value of another program's name means what is done here anyway. *own: for an option of ours, the word of
+ * ours that the value means, else NULL. */
+bool ox_foreign_is_done(const char *name, const char *value, const char **own);
 /* What to use in place of a command that does not exist; NULL for a name that is not known. */
 const char *ox_foreign_command(const char *name);
 

@@ -165,6 +165,17 @@ static enum ox_status take_list(struct reader *r, const struct ox_option *option
     return status;
 }
 
+/* Whether the value of a key that take_key has refused means what is done anyway; else the error is that of before. */
+static enum ox_status take_done(struct reader *r, const char *key, enum ox_status refused) {
+    char text[OX_ERROR_TEXT_BYTES];
+    const char *own = NULL;
+    snprintf(text, sizeof text, "%s", ox_error_text());
+    const enum ox_status status = next_event(r);
+    const bool scalar = status == OX_OK && r->event.type == YAML_SCALAR_EVENT;
+    return scalar && ox_foreign_is_done(key, (const char *)r->event.data.scalar.value, &own) && own == NULL
+               ? OX_OK : ox_fail(refused, "%s", text);
+}
+
 /* Reads the mapping that begins with the current event; on success the current event is its end. */
 static enum ox_status take_mapping(struct reader *r) {
     if (r->event.data.mapping_start.anchor != NULL || r->event.data.mapping_start.tag != NULL) {
@@ -176,7 +187,15 @@ static enum ox_status take_mapping(struct reader *r) {
             return status;
         }
         const struct ox_option *option = NULL;
+        char key[64] = "";
+        if (r->event.type == YAML_SCALAR_EVENT) {
+            snprintf(key, sizeof key, "%s", (const char *)r->event.data.scalar.value);
+        }
         status = take_key(r, &option);
+        if (status != OX_OK && ox_option_find(key) == NULL) {
+            OX_TRY(take_done(r, key, status));
+            continue;
+        }
         OX_THEN(status, next_event(r));
         OX_THEN(status, ox_option_is_list(option) ? take_list(r, option) : take_value(r, option));
         if (status != OX_OK) {

@@ -31,19 +31,33 @@ static void fold(const char *text, char dash, char out[NAME_BYTES]) {
     out[used] = '\0';
 }
 
-const char *ox_foreign_answer(const char *name, const char *value, unsigned commands) {
+/* The first entry of a list that has the name, and the value where there is one; NULL: none has. */
+static const struct ox_foreign *find(const struct ox_foreign *entries, unsigned count, const char *name,
+                                     const char *value, unsigned commands) {
     char folded[NAME_BYTES], choice[NAME_BYTES];
     fold(name, '-', folded);
     fold(value != NULL ? value : "", '_', choice);
-    const struct ox_foreign *const entries = value == NULL ? ox_foreign_names : ox_foreign_values;
-    for (unsigned i = 0; i < (value == NULL ? ox_foreign_count : ox_foreign_value_count); i++) {
+    for (unsigned i = 0; i < count; i++) {
         const struct ox_foreign *const entry = &entries[i];
         if ((entry->commands == 0 || (entry->commands & commands) != 0) && matches(entry->name, folded) &&
             (value == NULL || matches(entry->value, choice))) {
-            return entry->answer;
+            return entry;
         }
     }
     return NULL;
+}
+
+const char *ox_foreign_answer(const char *name, const char *value, unsigned commands) {
+    const struct ox_foreign *const entry =
+        value == NULL ? find(ox_foreign_names, ox_foreign_count, name, NULL, commands)
+                      : find(ox_foreign_values, ox_foreign_value_count, name, value, commands);
+    return entry != NULL ? entry->answer : NULL;
+}
+
+bool ox_foreign_is_done(const char *name, const char *value, const char **own) {
+    const struct ox_foreign *const entry = find(ox_foreign_same, ox_foreign_same_count, name, value, 0);
+    *own = entry != NULL ? entry->answer : NULL;
+    return entry != NULL;
 }
 
 const char *ox_foreign_command(const char *name) {

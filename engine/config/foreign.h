@@ -18,7 +18,8 @@ struct ox_foreign {
 
 extern const struct ox_foreign ox_foreign_names[];  /* without values */
 extern const struct ox_foreign ox_foreign_values[]; /* with them */
-extern const unsigned ox_foreign_count, ox_foreign_value_count;
+extern const struct ox_foreign ox_foreign_same[];   /* with values that mean what is done here anyway */
+extern const unsigned ox_foreign_count, ox_foreign_value_count, ox_foreign_same_count;
 
 /* Refuses a configuration of another program, the configuration of a model, or a file with several keys that are not
  * options of the commands `accepted`, after lines of the log that answer each key for `command`. OX_OK also for what is

@@ -242,7 +242,9 @@ static void take_value(struct survey *s, const char *value, bool list) {
     char answer[ANSWER_BYTES] = "asks for nothing; leave it out";
     char line[KEY_BYTES + VALUE_BYTES], suggestion[OX_SUGGEST_BYTES];
     const char *const means = own == NULL && !nested ? ox_foreign_answer(s->key, NULL, s->command) : NULL;
-    s->unknown_count += !s->report && own == NULL;
+    const char *ours = NULL;
+    const bool done = !nested && !list && ox_foreign_is_done(s->key, value, &ours) && ours == NULL;
+    s->unknown_count += !s->report && own == NULL && !done;
     if ((own != NULL && strcmp(own->name, "num-train-epochs") == 0) ||
         (means != NULL && strncmp(means, "use --num-train-epochs", 22) == 0)) {
         s->epochs = strtod(value, NULL);

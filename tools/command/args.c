@@ -241,7 +241,7 @@ static const char *take_value(struct arguments *a, const struct flag *flag, bool
     return NULL;
 }
 
-/* Returns the argument after a switch if it reads as the switch's value, which must follow '=' here; else NULL. */
+/* Returns the argument after a switch if it reads as the switch's value; else NULL. */
 static const char *stray_value(const struct arguments *a) {
     const char *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "";
     static const char *const words[] = {"true", "false", "yes", "no", "on", "off", "1", "0"};
@@ -258,10 +258,25 @@ static bool is_true(const char *word) {
            strcmp(word, "1") == 0;
 }
 
+/* Takes a flag of another program whose value means what is done here anyway; false for any other. Without a value it
+ * is a switch that is on. */
+static bool take_done(struct arguments *a, const struct flag *flag) {
+    const char *own = NULL, *const next = a->idx + 1 < a->argc ? a->argv[a->idx + 1] : "--";
+    const bool apart = flag->value == NULL && !is_flag(next, false);
+    const char *const value = flag->value != NULL ? flag->value : apart ? next : "true";
+    const bool done = strncmp(a->argv[a->idx], "--", 2) == 0 && ox_option_find(flag->name) == NULL &&
+                      ox_foreign_is_done(flag->name, value, &own) && own == NULL;
+    a->idx += done && apart ? 1 : 0;
+    return done;
+}
+
 static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
     const char *const argument = a->argv[a->idx];
     const struct ox_option *option = NULL;
     bool negated = false;
+    if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0 && take_done(a, flag)) {
+        return OX_OK;
+    }
     enum ox_status status = find_option(a, argument, flag, &option, &negated);
     if (status != OX_OK) {
         return status;
@@ -277,12 +292,12 @@ static enum ox_status take_flag(struct arguments *a, const struct flag *flag) {
             return ox_fail(OX_E_CONFIG, "'%s': --no-%s takes no value; remove it", argument, option->name);
         }
         const char *const stray = value == NULL ? stray_value(a) : NULL;
-        if (stray != NULL) {
-            const bool on = is_true(stray) != negated;
-            return ox_fail(OX_E_CONFIG, "'%s %s': a switch has no value after it; write --%s%s", argument, stray,
-                           on ? "" : "no-", option->name);
+        if (stray != NULL && negated) {
+            return ox_fail(OX_E_CONFIG, "'%s %s': --no-%s takes no value; write --%s%s", argument, stray, option->name,
+                           is_true(stray) ? "no-" : "", option->name);
         }
-        value = negated ? "false" : value == NULL ? "true" : value;
+        a->idx += stray != NULL ? 1 : 0; /* as the Trainer takes it */
+        value = stray != NULL ? stray : negated ? "false" : value == NULL ? "true" : value;
     } else {
         value = take_value(a, flag, option->type == OX_OPT_PROSE);
     }

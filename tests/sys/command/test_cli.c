@@ -111,7 +111,7 @@ static void test_run_resumed(void) {
 
 static void test_values_missing(void) {
     refused("train --dtype", "--dtype has no value; give one of fp32|bf16|fp16 after it");
-    refused("train --from-scratch 1", "a switch has no value after it; write --from-scratch");
+    refused("train --no-from-scratch 1", "--no-from-scratch takes no value; write --no-from-scratch");
     refused("train --freeze=", "--freeze has no value, so nothing is frozen; name tensors, or leave it out");
     refused("train -x", "'-x': flags are words here; `offload help train` lists them");
 }

@@ -78,7 +78,7 @@ static void test_options(void) {
     } cases[] = {
         {"--learnin-rate 1", "did you mean '--learning-rate'?"},
         {"--bf16", "'--bf16': use --dtype bf16"},
-        {"--optim adamw_torch", "is not one of adamw, lion, sgd; use adamw"},
+        {"--optim paged_adamw", "is not one of adamw, lion, sgd; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
         {"--max-steps -2", "--max-steps: -2 is out of range"},
@@ -103,9 +103,7 @@ static void test_options(void) {
         {"--from-scratch --resume latest", "leave out --from-scratch"},
         {"--overwrite-output-dir --resume latest", "add --no-overwrite-output-dir"},
         {"--isa neon --isa avx2", "--isa is given twice"},
-        {"--overwrite_output_dir true", "'--overwrite_output_dir true': a switch has no value after it; write "
-                                        "--overwrite-output-dir"},
-        {"--bos-per-window False", "write --no-bos-per-window"},
+        {"--no-overwrite_output_dir true", "--no-overwrite-output-dir takes no value; write --no-overwrite-output-dir"},
         {"--completion_only_loss", "is the default: of a prompt and its completion"},
         {"--assistant_only_loss", "is the default: of a conversation"},
         {"--ignore_data_skip", "a resumed run goes on at its place in the data"},

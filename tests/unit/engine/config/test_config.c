@@ -566,7 +566,7 @@ static void test_foreign(void) {
     CHECK(ox_foreign_answer("bf1", NULL, OX_CMD_TRAIN) == NULL);
     CHECK(ox_foreign_answer("learning-rate", NULL, OX_CMD_TRAIN) == NULL);
     CHECK(strcmp(ox_foreign_command("finetune"), "use `offload train`") == 0 && ox_foreign_command("train") == NULL);
-    set_refused("optimizer", "adamw_torch", "; use adamw");
+    set_refused("optimizer", "paged_adamw", "; use adamw");
     set_refused("lr-scheduler-type", "reduce_lr_on_plateau", "; use cosine: the rate depends on the step alone");
     set_refused("report-to", "wandb", "; use tensorboard");
     set_refused("dtype", "bfloat16", "; use bf16");
