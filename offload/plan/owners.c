@@ -153,12 +153,30 @@ static enum ox_status open_trial(const struct ox_plan_model *model, uint32_t pip
     return room ? OX_OK : ox_fail(OX_E_NOMEM, "pipeline: no memory for %zu passes of stages", passes);
 }
 
+/* Whether a coordinate has something to train. */
+static bool trains(const struct ox_plan_model *model, const struct ox_plan_ranks *ranks, uint32_t at) {
+    bool any = model->eval_only;
+    for (uint32_t i = 0; i < model->unit_count && !any; i++) {
+        any = model->units[i].trained && ox_plan_owner(ranks, i) == at;
+    }
+    return any;
+}
+
+/* Whether each of them has. */
+static bool all_train(const struct ox_plan_model *model, const struct ox_plan_ranks *ranks) {
+    bool all = true;
+    for (uint32_t at = 0; at < ranks->pipe && all; at++) {
+        all = trains(model, ranks, at);
+    }
+    return all;
+}
+
 /* Deals in the way that ends first, where transfers take no time. A head whose table is the embedding's belongs to the
  * same coordinate. */
 static enum ox_status deal_best(const struct ox_plan_model *model, const struct part *parts, uint32_t count,
                                 uint32_t pipe, uint32_t *out) {
     const bool tied = shares_unit(&model->stages[0], &model->stages[model->stage_count - 1]);
-    const uint32_t rounds = (count - 1) / pipe;
+    const uint32_t rounds = (count - 1) / pipe > 1 ? (count - 1) / pipe : 1;
     uint64_t best = UINT64_MAX;
     uint32_t heavy = 0, skips = 0;
     struct trial trial;
@@ -167,7 +185,8 @@ static enum ox_status deal_best(const struct ox_plan_model *model, const struct 
         for (uint32_t by = 0; by < rounds && by < 8; by++) {
             deal(model, parts, count, pipe, at, by, out);
             trial.in.ranks.pipe_of = out;
-            const bool ends = ox_pipe_time(&trial.in, true, &trial.room, trial.visits, &trial.times);
+            const bool ends = all_train(model, &trial.in.ranks) &&
+                              ox_pipe_time(&trial.in, true, &trial.room, trial.visits, &trial.times);
             if (ends && trial.times.last < best) {
                 best = trial.times.last;
                 heavy = at;
@@ -222,15 +241,6 @@ static enum ox_status check_stage(const struct ox_plan_model *model, const struc
                        "rank have both", ranks->pipe, stage_idx - 1, stage_idx, model->stage_count);
     }
     return OX_OK;
-}
-
-/* Whether a coordinate has something to train. */
-static bool trains(const struct ox_plan_model *model, const struct ox_plan_ranks *ranks, uint32_t at) {
-    bool any = model->eval_only;
-    for (uint32_t i = 0; i < model->unit_count && !any; i++) {
-        any = model->units[i].trained && ox_plan_owner(ranks, i) == at;
-    }
-    return any;
 }
 
 /* Whether the runs of stages belong to the coordinates in turn, as often as the schedule says. */

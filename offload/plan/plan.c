@@ -270,7 +270,8 @@ uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
     for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
         fewest = (uint32_t)ox_min_u64(fewest, ox_sums_count(&sums));
     }
-    return input->model.pooled_doubles > 0 ? 1 : fewest;
+    const bool in_groups = ox_plan_pipe(input) == 1 || input->placement.schedule == OX_PIPE_VERTICAL;
+    return input->model.pooled_doubles > 0 || !in_groups ? 1 : fewest;
 }
 
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {

@@ -537,7 +537,7 @@ struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
 /* What of it is joined along an axis: the parts of the ranks of a copy, then those of the copies. */
 struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis);
 /* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward
- * reads what the whole step reports. */
+ * reads what the whole step reports, and in schedules of a pipeline that have their own order of micro-batches. */
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 /* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {

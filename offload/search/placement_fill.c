@@ -40,6 +40,9 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool d
     const struct ox_placement_request *const request = s->request;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
         struct ox_homes *const homes = &s->table->shards[i].homes;
+        if (!ox_plan_holds(s->in, i)) { /* whose homes are those that its own ranks chose */
+            continue;
+        }
         homes->weights =
             request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
         homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
@@ -133,7 +136,7 @@ static uint32_t may_move(const struct ox_search *s, const struct ox_candidate *c
     const enum ox_tier far = s->in->budget.nvme_bytes > 0 ? OX_TIER_NVME : OX_TIER_HOST;
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->table->unit_count; i++) {
-        const bool moves = !s->table->shards[i].fixed || plane == OX_HOME_WEIGHTS;
+        const bool moves = (!s->table->shards[i].fixed || plane == OX_HOME_WEIGHTS) && ox_plan_holds(s->in, i);
         count += moves && *home_of(&s->table->shards[i], plane) == far;
     }
     return is_requested(s, plane) || count < candidate->away[plane] ? 0 : count - candidate->away[plane];
@@ -149,7 +152,7 @@ static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candi
     for (uint32_t i = 0; i < model->unit_count && moved < most; i++) {
         const uint32_t at = model->order[ranked((enum ox_ranking)candidate->ranking, model->unit_count, i)];
         enum ox_tier *const home = home_of(&s->table->shards[at], plane);
-        const bool moves = !s->table->shards[at].fixed || plane == OX_HOME_WEIGHTS;
+        const bool moves = (!s->table->shards[at].fixed || plane == OX_HOME_WEIGHTS) && ox_plan_holds(s->in, at);
         const uint64_t lo_bytes = s->table->shards[at].fixed ? ox_shard_unit_state_bytes(s->table, at) : 0;
         const uint64_t bytes =
             ox_align_up(plane_bytes(s, at, plane) + lo_bytes, OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
