@@ -110,7 +110,7 @@ endif
 # Objects lie in build/obj, because build/offload is the program and offload/ a folder of sources.
 OBJ     := $(B)/obj
 LIB_O   := $(LIB_C:%.c=$(OBJ)/%.o) $(if $(counted),$(OBJ)/tests/coverage/exit.o)
-TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command start trace compare help bench doctor))))
+TOOL_O  := $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(addprefix tools/,$(addsuffix /*.c,command start trace compare picture help bench doctor))))
 # What takes system calls over is linked into the programs that want it alone, named below: CALLS_P and MEMORY_P.
 KIT_O   := $(patsubst %.c,$(OBJ)/%.o,$(filter-out tests/kit/calls%,$(wildcard tests/kit/*.c tests/kit/*/*.c)))
 # In tests/<kind>/, programs named test_* are the suite; bench_* and fuzz_* are run by hand.
@@ -267,6 +267,7 @@ $(EMULATED): $(B)/offload $(B)/liboffload_simt.so
 # These include the style sheet and the script of their page.
 $(OBJ)/tools/trace/trace_page.o: tools/trace/trace_page.css tools/trace/trace_page.js
 $(OBJ)/tools/compare/compare_page.o: tools/compare/compare_page.css tools/compare/compare_page.js
+$(OBJ)/tools/picture/picture.o: tools/picture/picture.css
 
 tests: $(TEST_P) $(BENCH_P) $(EMULATED) $(FAKE_NVML) $(MPI_SO)
 

@@ -533,7 +533,8 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     manifest->read_back = NULL;
     uint32_t expected = 0;
     for (uint32_t i = 0; i < files->model->tensor_count; i++) {
-        expected += (files->model->tensors[i].saved_idx != OX_NO_TENSOR) + planes_before(files->model, &files->planes, i, files->planes.count);
+        expected += (files->model->tensors[i].saved_idx != OX_NO_TENSOR) +
+                    planes_before(files->model, &files->planes, i, files->planes.count);
     }
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,

@@ -87,6 +87,7 @@ struct ox_config_files {
     bool from_scratch;                     /* fresh weights even if the folder has some */
     bool overwrite_output_dir;             /* delete the files and the store of a run in output_dir */
     char resume_from_checkpoint[OX_CONFIG_TEXT_BYTES]; /* "" | "latest" | folder */
+    char picture[OX_CONFIG_TEXT_BYTES]; /* file for a drawing of the plan; "": none */
     char profile[OX_CONFIG_TEXT_BYTES]; /* file of the machine's speeds, for predictions; "": none */
     /* Not options: whether a run without a profile measures this machine, and where that is kept ("": nowhere). */
     bool measure;

@@ -86,6 +86,9 @@ static const struct ox_option options[] = {
      .help = "file to write"},
     {.name = "output", .placeholder = "FILE", .type = OX_OPT_TEXT, TEXT(files.output_dir), .group = group_files,
      .default_text = "", .commands = OX_CMD_COMPARE, .help = "page to write (HTML): the same, with curves"},
+    {.name = "picture", .placeholder = "FILE", .type = OX_OPT_TEXT, TEXT(files.picture), .group = group_files,
+     .default_text = "", .commands = OX_CMD_PLAN,
+     .help = "page to write (HTML): who holds what, what travels, what every lane does when"},
     {.name = "resize-embeddings", .type = OX_OPT_CHOICE, MEMBER(files.resize_embeddings), .choices = "off|mean|fresh",
      .group = group_files, .default_text = "off", .commands = RUN,
      .help = "what to do for tokens that the tokenizer has and the model has not; mean: add rows to the table and the "

@@ -288,7 +288,8 @@ enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uin
     const uint64_t limbs = ox_tensor_limbs(tensor);
     OX_ASSERT(first % limbs == 0 && count % limbs == 0 && tensor->saved_idx != OX_NO_TENSOR);
     const struct shard *const shard = &writer->shards[shard_of(writer, tensor->saved_idx)];
-    return ox_st_write(shard->writer, tensor->saved_idx - shard->first, (tensor->part_first + first) / limbs * elem_bytes, data,
+    return ox_st_write(shard->writer, tensor->saved_idx - shard->first,
+                       (tensor->part_first + first) / limbs * elem_bytes, data,
                        count / limbs * elem_bytes);
 }
 

@@ -351,6 +351,8 @@ OX_MUST enum ox_status ox_trainer_check_drive_space(const struct ox_trainer *tra
 
 /* ---- trainer_options.c ---- */
 
+/* Checks options whose range depends on the model. */
+OX_MUST enum ox_status ox_trainer_check_counts(const struct ox_config *config, const struct ox_model *model);
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
  * record. */
 struct ox_recorded {

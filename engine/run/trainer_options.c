@@ -486,3 +486,30 @@ enum ox_status ox_trainer_take_layout(struct ox_trainer *trainer) {
     }
     return found ? ox_hf_take_layout(trainer->folder, path) : OX_OK;
 }
+
+static int32_t kept_blocks(const struct ox_config *config) {
+    const uint64_t count = strtoull(config->place.kept_blocks, NULL, 10);
+    return strcmp(config->place.kept_blocks, "auto") == 0 ? -1 : (int32_t)ox_min_u64(count, INT32_MAX);
+}
+
+enum ox_status ox_trainer_check_counts(const struct ox_config *config, const struct ox_model *model) {
+    const uint32_t block_count = model->block_count;
+    if (kept_blocks(config) > 0 && (uint32_t)kept_blocks(config) > block_count) {
+        return ox_fail(OX_E_CONFIG, "--kept-blocks %s: the model has %u block%s; give 0 to %u, or auto",
+                       config->place.kept_blocks, block_count, ox_plural(block_count), block_count);
+    }
+    if (config->place.device_state_units > model->unit_count) {
+        return ox_fail(OX_E_CONFIG, "--device-state-units %" PRIu64 ": the model has %u units, which are the "
+                       "embedding, its blocks and the head; give 1 to %u, or 0 to leave it to the planner",
+                       config->place.device_state_units, model->unit_count, model->unit_count);
+    }
+    if (model->unit_count + 17 >= OX_FORMATS_BYTES) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %s: makes %u units; give a larger number, so that there are at "
+                       "most %d", config->place.experts_per_unit, model->unit_count, OX_FORMATS_BYTES - 18);
+    }
+    if (config->place.device_state_first && config->place.device_state_units == 0) {
+        return ox_fail(OX_E_CONFIG, "--device-state-first: says which units --device-state-units counts; give that "
+                       "too, or leave both to the planner");
+    }
+    return OX_OK;
+}

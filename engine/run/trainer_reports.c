@@ -40,6 +40,19 @@ static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **
     return trainer->prediction.profiled ? ox_predict_tasks(&input, sim) : OX_OK;
 }
 
+enum ox_status ox_trainer_task_times(const struct ox_trainer *trainer, uint32_t rank, double *begin, double *end) {
+    struct ox_predict_input input = ox_trainer_predict_input(trainer);
+    struct ox_sim *sim = NULL;
+    input.plan = ox_engine_plan_at(input.plan, rank);
+    const enum ox_status status = ox_predict_tasks(&input, &sim);
+    for (uint32_t i = 0; status == OX_OK && i < input.plan->train->task_count; i++) {
+        begin[i] = ox_sim_begin(sim, i);
+        end[i] = ox_sim_end(sim, i);
+    }
+    ox_sim_close(&sim);
+    return status;
+}
+
 static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_engine_config *const engine = &trainer->engine_config;

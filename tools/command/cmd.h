@@ -67,6 +67,8 @@ struct ox_trainer;
 OX_MUST enum ox_status ox_plan_open_run(const struct ox_config *config, struct ox_trainer **trainer);
 /* Prints what `train --dry-run` shows: the configuration and the plan. */
 OX_MUST enum ox_status ox_plan_print_dry(const struct ox_trainer *trainer, const struct ox_config *config);
+/* In plan_picture.c: writes the page of --picture. */
+OX_MUST enum ox_status ox_plan_draw(const struct ox_trainer *trainer, const char *path);
 
 /* In show.c: tokenizes --data as training would, prints sequences with --show, and prints totals. */
 OX_MUST enum ox_status ox_show(const struct ox_config *config);

@@ -232,6 +232,7 @@ int ox_cmd_plan(const struct ox_config *given) {
     struct ox_advice advice[OX_ADVICE_COUNT];
     OX_THEN(status, ox_trainer_advise(trainer, advice));
     OX_THEN(status, print_plan(trainer, &config, true, advice));
+    OX_THEN(status, config.files.picture[0] != '\0' ? ox_plan_draw(trainer, config.files.picture) : OX_OK);
     ox_trainer_close(&trainer);
     return ox_cmd_exit(status);
 }

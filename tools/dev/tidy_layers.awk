@@ -61,9 +61,10 @@ BEGIN {
     room("tools/start", "base kernels/comm engine/config engine/run")
     room("tools/trace", "base nvme offload/trace engine/report")
     room("tools/compare", "base engine/config engine/report tools/trace")
+    room("tools/picture", "base engine/model offload/plan tools/trace")
     room("tools/command", "base nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
         " engine/data engine/generate engine/report engine/run tools/doctor tools/bench tools/start tools/trace" \
-        " tools/compare")
+        " tools/compare tools/picture")
     room("tools/help", "base tools/command")
     room("tools/demo", "engine/data")
     product = known " "
