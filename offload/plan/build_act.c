@@ -229,15 +229,16 @@ static void receive_until(struct ox_builder *b, uint64_t time) {
     }
 }
 
+/* What is made while the task runs has its place by then, so that nobody waits for memory that the task still uses. */
 void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
     if (ox_plan_pipe(b->in) > 1) {
-        const uint64_t time = b->scratch->times.begin[entry_of(b, stage_idx, mb_idx, backward)];
-        receive_until(b, time);
-        commit_by(b, time);
+        const uint64_t entry = entry_of(b, stage_idx, mb_idx, backward);
+        receive_until(b, b->scratch->times.end[entry] - 1);
+        commit_by(b, b->scratch->times.begin[entry]);
     }
 }
 
-/* What is made until the task has ended is received before the task's own result is sent: two ranks may send to each
+/* What is made when the task ends is received before the task's own result is sent: two ranks may send to each
  * other, each into the place of what it sends. */
 void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
     if (ox_plan_pipe(b->in) > 1) {

@@ -118,8 +118,8 @@ uint32_t ox_build_dx_buf(struct ox_builder *b, uint32_t stage_idx);
 void ox_build_visits(struct ox_builder *b);
 /* Ends the visits of a pipeline's rank. */
 void ox_build_end_visits(struct ox_builder *b);
-/* Called before and behind a task that computes a stage: receive what other ranks have made until it begins, and until
- * it ends. */
+/* Called before and behind a task that computes a stage: receive what other ranks have made while it runs, and when it
+ * ends. */
 void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
 void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
 /* The place of one micro-batch of a stage in a list of scratch. */

@@ -20,6 +20,13 @@ struct active {
     double speed;   /* relative to its speed alone */
 };
 
+/* Tasks whose latency is over, and which therefore share resources now; in order of lanes. */
+struct crowd {
+    struct active *members[ACTIVE_COUNT];
+    int count;
+    double limits[LIMIT_COUNT];
+};
+
 /* `end` is negative until the task is done. */
 struct times {
     double begin, end;
@@ -36,10 +43,13 @@ struct ox_sim {
     const void *context;
     struct ox_sim_result *result;
     double now;
+    struct ox_sim *const *others; /* the ranks of a pipeline that are played together, this one among them; or NULL */
+    uint32_t other_count, of_data; /* how many; ranks for each of which one of them stands */
     uint32_t issued;  /* number of tasks issued, in order of the plan */
     uint32_t head[OX_LANE_COUNT]; /* 1 + the lane's next task; 0 = none */
     double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* per lane; issued_at: when its next task was issued */
     struct active active[ACTIVE_COUNT];
+    struct crowd crowd;
     double bound[OX_SIM_RESOURCE_COUNT]; /* seconds times the share of the limit in use */
 };
 
@@ -98,13 +108,6 @@ static void set_asks(struct active *active) {
     active->asks[PAIR_NVME] = (use[OX_SIM_NVME_READ] + use[OX_SIM_NVME_WRITE]) / active->work.seconds;
     active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
 }
-
-/* Tasks whose latency is over, and which therefore share resources now; in order of lanes. */
-struct crowd {
-    struct active *members[ACTIVE_COUNT];
-    int count;
-    double limits[LIMIT_COUNT];
-};
 
 static void gather(struct ox_sim *sim, struct crowd *crowd) {
     double asked[LIMIT_COUNT] = {0};
@@ -221,17 +224,23 @@ static void note_wait(struct ox_sim *sim, int lane, const struct ox_task *task) 
     }
 }
 
-static bool start(struct ox_sim *sim, int lane) {
+/* Whether the rank has come to the next task of a lane. */
+static bool is_ready(const struct ox_sim *sim, int lane) {
     const uint32_t head = sim->head[lane];
     if (head == 0 || head > sim->issued || sim->active[lane].runs) {
         return false;
     }
     const struct ox_task *const task = &sim->plan->tasks[head - 1];
-    for (int i = 0; i < OX_LANE_COUNT; i++) {
-        if (task->deps[i] != 0 && !is_done(sim, task->deps[i] - 1)) {
-            return false;
-        }
+    bool ready = true;
+    for (int i = 0; i < OX_LANE_COUNT && ready; i++) {
+        ready = task->deps[i] == 0 || is_done(sim, task->deps[i] - 1);
     }
+    return ready;
+}
+
+static void start_now(struct ox_sim *sim, int lane) {
+    const uint32_t head = sim->head[lane];
+    const struct ox_task *const task = &sim->plan->tasks[head - 1];
     note_wait(sim, lane, task);
     struct ox_sim_work work = sim->work(sim->context, sim->plan, head - 1);
     if (lane == OX_LANE_ADAM) {
@@ -247,6 +256,56 @@ static bool start(struct ox_sim *sim, int lane) {
     if (sim->head[lane] != 0 && sim->head[lane] <= sim->issued) {
         sim->issued_at[lane] = sim->now; /* it was issued in time and does not delay the lane */
     }
+}
+
+/* Whether all ranks of a pipeline do the task at the same time. */
+static bool is_of_all(const struct ox_task *task) {
+    return task->kind == OX_TASK_NORM || task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT ||
+           (task->kind == OX_TASK_MOVE && task->lane == OX_LANE_LINK &&
+            (task->move == OX_MOVE_LOSSES || task->axis == OX_AXIS_PIPE));
+}
+
+/* Lets both ends of a transfer start, if both ranks have come to it. */
+static bool start_transfer(struct ox_sim *sim, int lane) {
+    const struct ox_task *const task = &sim->plan->tasks[sim->head[lane] - 1];
+    const int other_lane = lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
+    struct ox_sim *const other = sim->others[task->peer / sim->of_data];
+    if (!is_ready(other, other_lane)) {
+        return false;
+    }
+    const struct ox_task *const end = &other->plan->tasks[other->head[other_lane] - 1];
+    if (sim->others[end->peer / sim->of_data] != sim) {
+        return false;
+    }
+    start_now(sim, lane);
+    start_now(other, other_lane);
+    return true;
+}
+
+static bool start_all(struct ox_sim *sim, int lane) {
+    bool ready = true;
+    for (uint32_t i = 0; i < sim->other_count && ready; i++) {
+        const struct ox_sim *const other = sim->others[i];
+        ready = is_ready(other, lane) && is_of_all(&other->plan->tasks[other->head[lane] - 1]);
+    }
+    for (uint32_t i = 0; i < sim->other_count && ready; i++) {
+        start_now(sim->others[i], lane);
+    }
+    return ready;
+}
+
+static bool start(struct ox_sim *sim, int lane) {
+    if (!is_ready(sim, lane)) {
+        return false;
+    }
+    const struct ox_task *const task = &sim->plan->tasks[sim->head[lane] - 1];
+    if (sim->others != NULL && task->peer != OX_NONE) {
+        return start_transfer(sim, lane);
+    }
+    if (sim->others != NULL && is_of_all(task)) {
+        return start_all(sim, lane);
+    }
+    start_now(sim, lane);
     return true;
 }
 
@@ -364,36 +423,76 @@ static void begin_plan(struct ox_sim *sim) {
     }
 }
 
+/* Lets time pass until the next event of any of these ranks; false when nothing runs any more. */
+static bool play_on(struct ox_sim *const *sims, uint32_t count) {
+    double seconds = -1;
+    for (uint32_t i = 0; i < count; i++) {
+        issue(sims[i]);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+            start(sims[i], lane);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        gather(sims[i], &sims[i]->crowd);
+        set_speeds(&sims[i]->crowd);
+        const double next = next_event(sims[i]);
+        seconds = next >= 0 && (seconds < 0 || next < seconds) ? next : seconds;
+    }
+    for (uint32_t i = 0; i < count && seconds >= 0; i++) {
+        count_use(sims[i], &sims[i]->crowd, seconds);
+        pass(sims[i], seconds);
+    }
+    return seconds >= 0;
+}
+
+static void begin_play(struct ox_sim *sim, const struct ox_sim_list *list, struct ox_sim_result *out) {
+    OX_ASSERT(list->plan->task_count <= sim->task_max);
+    *out = (struct ox_sim_result){0};
+    sim->plan = list->plan;
+    sim->limits = list->limits;
+    sim->work = list->work;
+    sim->context = list->context;
+    sim->result = out;
+    sim->others = NULL;
+    begin_plan(sim);
+}
+
+static void end_play(struct ox_sim *sim, double seconds) {
+    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
+        OX_ASSERT(sim->head[lane] == 0); /* lists are proven, so every task is reached */
+    }
+    sim->result->seconds = seconds;
+    bind(sim);
+}
+
 void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_limits *limits,
                  ox_sim_work_fn *work, const void *context, struct ox_sim_result *out) {
-    OX_ASSERT(plan->task_count <= sim->task_max);
-    *out = (struct ox_sim_result){0};
-    sim->plan = plan;
-    sim->limits = *limits;
-    sim->work = work;
-    sim->context = context;
-    sim->result = out;
-    begin_plan(sim);
-    for (;;) {
-        issue(sim);
-        for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
-            start(sim, lane);
-        }
-        struct crowd crowd;
-        gather(sim, &crowd);
-        set_speeds(&crowd);
-        const double seconds = next_event(sim);
-        if (seconds < 0) {
-            break;
-        }
-        count_use(sim, &crowd, seconds);
-        pass(sim, seconds);
+    begin_play(sim, &(struct ox_sim_list){.plan = plan, .limits = *limits, .work = work, .context = context}, out);
+    while (play_on(&sim, 1)) {
     }
-    for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
-        OX_ASSERT(sim->head[lane] == 0); /* dependencies point backwards only, so every task is reached */
+    end_play(sim, sim->now);
+}
+
+double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
+                        struct ox_sim_result *out) {
+    double seconds = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        begin_play(sims[i], &lists[i], &out[i]);
+        sims[i]->others = sims;
+        sims[i]->other_count = count;
+        sims[i]->of_data = of_data;
     }
-    out->seconds = sim->now;
-    bind(sim);
+    while (play_on(sims, count)) {
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        seconds = max(seconds, sims[i]->now);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        end_play(sims[i], seconds);
+    }
+    return seconds;
 }
 
 double ox_sim_begin(const struct ox_sim *sim, uint32_t task_idx) {

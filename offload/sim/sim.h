@@ -85,6 +85,20 @@ typedef struct ox_sim_work ox_sim_work_fn(const void *context, const struct ox_p
 void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_limits *limits,
                  ox_sim_work_fn *work, const void *context, struct ox_sim_result *out);
 
+/* The list of one rank, and what its tasks need. */
+struct ox_sim_list {
+    const struct ox_plan *plan;
+    struct ox_sim_limits limits;
+    ox_sim_work_fn *work;
+    const void *context;
+};
+
+/* Runs the lists of a pipeline together: one rank of each coordinate, which stands for `of_data` ranks. A transfer
+ * starts when both ranks have come to it, and what all do together when all have. Each rank has resources of its own.
+ * Returns the seconds of the step. The lists must be proven together. */
+double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
+                        struct ox_sim_result *out);
+
 /* When a task of the last plan began and ended, in seconds from the start of the step. */
 double ox_sim_begin(const struct ox_sim *sim, uint32_t task_idx);
 double ox_sim_end(const struct ox_sim *sim, uint32_t task_idx);
@@ -112,7 +126,13 @@ double ox_sim_between_seconds(const struct ox_sim_setup *setup);
  * needs most. Takes a fraction of the time of simulating the step. */
 double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan);
 
-/* Simulates the step of `plan` on the machine of `setup`. */
+/* Simulates the step of a pipeline: plans[i] and setups[i] are those of the first rank of coordinate i. Returns its
+ * seconds; out[i] is what rank i did. */
+double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *plans,
+                       const struct ox_sim_setup *setups, uint32_t count, struct ox_sim_result *out);
+
+/* Simulates the step of `plan` on the machine of `setup`. Of a pipeline it is one rank by itself, for which whatever it
+ * waits for is there in time. */
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out);
 

@@ -2,6 +2,7 @@
  * are those that engine/step/executor/ and engine/step/update/ run; a change there needs its counterpart here. */
 #include "offload/sim/sim.h"
 #include "offload/plan/cases.h"
+#include "offload/plan/schedule.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -351,6 +352,46 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     return finish(p, work);
 }
 
+/* Whether what arrives for a stage stays in host memory, where the sender brings it. */
+static bool lands_on_host(const struct pricing *p) {
+    const int target = ox_task_find_use(p->task, OX_USE_TARGET);
+    return target >= 0 ? p->plan->bufs[p->task->uses[target].buf_idx].tier == OX_TIER_HOST
+                       : p->task->move == OX_MOVE_OUTSIDE_ACT && p->plan->kind == OX_PLAN_TRAIN &&
+                             p->setup->input->placement.act_tier != OX_TIER_DEVICE;
+}
+
+/* What a rank of a pipeline gives to another one or takes from it. On the CPU the taker copies. A GPU brings what is to
+ * stay in host memory down its own link; with peer access the rest goes from GPU to GPU, without it down one link and
+ * up the other. */
+static struct ox_sim_work pass_on(const struct pricing *p) {
+    struct ox_sim_work work = new_work(p);
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    const double bytes = (double)p->task->bytes;
+    const bool takes = p->task->lane == OX_LANE_LINK_IN;
+    work.latency *= 2; /* both meet before and after */
+    if (!p->on_gpu) {
+        work.seconds = 2 * bytes / p->core_rate;
+        if (takes) {
+            use_cores(p, &work, work.seconds, 1);
+            use_memory(p, &work, 2 * bytes);
+        }
+        return finish(p, work);
+    }
+    if (lands_on_host(p)) {
+        work.seconds = bytes / gpu->d2h_rate;
+        work.use[OX_SIM_D2H] = takes ? 0 : work.seconds;
+    } else if (gpu->peer_rate > 0) {
+        work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] = bytes / gpu->peer_rate;
+    } else {
+        work.seconds = bytes / gpu->d2h_rate + bytes / gpu->h2d_rate;
+        work.use[takes ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (takes ? gpu->h2d_rate : gpu->d2h_rate);
+    }
+    if (lands_on_host(p) ? !takes : gpu->peer_rate <= 0) {
+        use_memory(p, &work, bytes);
+    }
+    return finish(p, work);
+}
+
 /* ---- drives --------------------------------------------------------------------------------------- */
 
 /* The share of the cores that compute may hold while the task runs. */
@@ -593,6 +634,7 @@ static struct ox_sim_work price(const struct pricing *p) {
         return on_device ? device_adam(p) : ox_task_has_due(p->task, due_of(p)) ? adam(p) : transfer(p, false);
     case OX_TASK_MOVE:
         return p->task->lane == OX_LANE_LINK ? exchange(p)
+               : p->task->peer != OX_NONE    ? pass_on(p)
                : p->task->lane == OX_LANE_NVME_READ || p->task->lane == OX_LANE_NVME_WRITE
                    ? transfer(p, p->task->lane == OX_LANE_NVME_WRITE) : copy(p);
     case OX_TASK_COMMIT:
@@ -689,6 +731,19 @@ double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_pl
     }
     least = max(least, pair_seconds(&basis.limits.nvme, used[OX_SIM_NVME_READ], used[OX_SIM_NVME_WRITE]));
     return max(least, pair_seconds(&basis.limits.link, used[OX_SIM_H2D], used[OX_SIM_D2H]));
+}
+
+double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *plans,
+                       const struct ox_sim_setup *setups, uint32_t count, struct ox_sim_result *out) {
+    struct basis bases[OX_PIPE_MAX];
+    struct ox_sim_list lists[OX_PIPE_MAX];
+    OX_ASSERT(count <= OX_PIPE_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        make_basis(&setups[i], plans[i]->kind, &bases[i]);
+        lists[i] = (struct ox_sim_list){
+            .plan = plans[i], .limits = bases[i].limits, .work = work_of, .context = &bases[i]};
+    }
+    return ox_sim_play_pipe(sims, lists, count, ox_plan_data_ranks(setups[0].input), out);
 }
 
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,

@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "offload/proof/proof.h"
+#include "offload/sim/sim.h"
 #include "tests/kit/plan/plan_faults.h"
 #include "tests/kit/test.h"
 
@@ -41,6 +42,11 @@ static void make_pipe(struct pipe *out, uint32_t blocks, bool bare, uint32_t ran
                     &(struct plan_model_sizes){.act_bytes = ACT_BYTES, .forward_bytes = 4096, .backward_bytes = 4096,
                                                .head_bytes = 4096, .head_eval_bytes = 4096, .without_embedding = bare,
                                                .without_head = bare}, &out->in.model);
+    for (uint32_t i = 0; i < out->in.model.stage_count; i++) {
+        const bool block = out->model.stages[i].kind == OX_PLAN_BLOCK;
+        out->model.stages[i].forward.work.gemm_flops = block ? 1e9 : 0;
+        out->model.stages[i].backward.work.gemm_flops = block ? 2e9 : 0;
+    }
     out->in.model.micro_batches = micro_batches;
     out->in.model.batch_bytes = 64;
     out->in.model.const_bytes = 64;
@@ -158,7 +164,7 @@ static void check_idle(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t 
     own(&pipe, ranks, in_turn);
     open_trial(&pipe.in.model, &trial);
     CHECK(ox_pipe_time(&pipe.in, true, &trial.room, trial.visits, &trial.times));
-    const uint64_t work = 3000ull * stages * micro_batches; /* of all ranks */
+    const uint64_t work = 1500000ull * stages * micro_batches; /* of all ranks, in parts of a backward */
     const double share = schedule == OX_PIPE_VERTICAL ? (double)ranks * (ranks - 1) / (stages * micro_batches)
                                                       : (double)(ranks - 1) / (runs * micro_batches);
     const double idle = (double)trial.times.idle / (double)work;
@@ -266,6 +272,66 @@ static void test_held(void) {
     }
 }
 
+/* ---- lists in virtual time ------------------------------------------------------------------------- */
+
+/* A block takes 1 second forward and 2 backward; nothing else takes any. */
+static struct ox_sim_work block_alone(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
+    const struct ox_plan_model *const model = context;
+    const struct ox_task *const task = &plan->tasks[task_idx];
+    const bool of_block = (task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_BACKWARD) &&
+                          model->stages[task->stage_idx].kind == OX_PLAN_BLOCK;
+    return (struct ox_sim_work){.seconds = !of_block ? 0 : task->kind == OX_TASK_FORWARD ? 1 : 2};
+}
+
+/* Lists that are played together, with the issue window, are idle for as long as the formulas say. */
+static void check_played(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t micro_batches, uint32_t runs) {
+    struct pipe pipe;
+    struct ox_sim *sims[RANKS_MAX];
+    struct ox_sim_list lists[RANKS_MAX];
+    struct ox_sim_result results[RANKS_MAX];
+    const bool in_turn = schedule == OX_PIPE_VERTICAL || schedule == OX_PIPE_INTERLEAVED;
+    const uint32_t blocks = ranks * runs;
+    make_pipe(&pipe, blocks, false, ranks, micro_batches, schedule, runs);
+    for (uint32_t i = 0; i < blocks; i++) {
+        pipe.owners[i + 1] = in_turn ? i % ranks : i / runs;
+    }
+    pipe.owners[blocks + 1] = ranks - 1;
+    build_all(&pipe);
+    REQUIRE_OK(check_all(&pipe));
+    for (uint32_t at = 0; at < ranks; at++) {
+        REQUIRE_OK(ox_sim_open(pipe.plans[at]->task_count, &sims[at]));
+        lists[at] = (struct ox_sim_list){.plan = pipe.plans[at], .work = block_alone, .context = &pipe.in.model,
+                                         .limits = {.nvme = {1, 1}, .link = {1, 1},
+                                                    .run_ahead_tasks = OX_RUN_AHEAD_TASKS}};
+    }
+    const double seconds = ox_sim_play_pipe(sims, lists, ranks, 1, results);
+    const double work = 3.0 * blocks * micro_batches;
+    const double share = schedule == OX_PIPE_VERTICAL ? (double)ranks * (ranks - 1) / (blocks * micro_batches)
+                         : (double)(ranks - 1) / ((schedule == OX_PIPE_INTERLEAVED ? runs : 1) * micro_batches);
+    const double idle = (seconds * ranks - work) / work;
+    if (idle < share * 0.9999 || idle > share * 1.0001) {
+        printf("%s, %u ranks, %u micro-batches, %u runs: %.1f s, idle %.4f of the work, by the formula %.4f\n",
+               ox_pipe_schedule_name(schedule), ranks, micro_batches, runs, seconds, idle, share);
+    }
+    CHECK(idle >= share * 0.9999 && idle <= share * 1.0001);
+    for (uint32_t at = 0; at < ranks; at++) {
+        CHECK(results[at].lanes[OX_LANE_COMPUTE].busy == work / ranks);
+        ox_sim_close(&sims[at]);
+    }
+    close_all(&pipe);
+}
+
+static void test_played(void) {
+    for (uint32_t ranks = 2; ranks <= 8; ranks *= 2) {
+        for (uint32_t times = 1; times <= 4; times *= 2) {
+            for (int schedule = 0; schedule < OX_PIPE_COUNT; schedule++) {
+                check_played((enum ox_pipe_schedule)schedule, ranks, times * ranks, 2);
+                check_played((enum ox_pipe_schedule)schedule, ranks, times * ranks, 4);
+            }
+        }
+    }
+}
+
 /* ---- the issue window ------------------------------------------------------------------------------ */
 
 /* The place of a task in a list in which the one at `from` has come to stand right before the one at `to`. */
@@ -322,5 +388,6 @@ int main(void) {
     test_idle();
     test_held();
     test_window();
+    test_played();
     return test_end();
 }
