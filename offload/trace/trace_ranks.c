@@ -16,16 +16,36 @@ size_t ox_trace_title_bytes(const char *title) {
     return machine != NULL ? (size_t)(machine - title) : strlen(title);
 }
 
-uint32_t ox_trace_link_lane(const struct ox_trace_header *head) {
+static uint32_t find_lane(const struct ox_trace_header *head, const char *name) {
     const struct ox_trace_names *const lanes = &head->names[OX_TRACE_LANES];
     uint32_t lane = 0;
-    while (lane < lanes->count && strcmp(lanes->text[lane], "link") != 0) {
+    while (lane < lanes->count && strcmp(lanes->text[lane], name) != 0) {
         lane++;
     }
     return lane;
 }
 
+uint32_t ox_trace_link_lane(const struct ox_trace_header *head) {
+    return find_lane(head, "link");
+}
+
 /* ---- meetings -------------------------------------------------------------------------------------- */
+
+/* Whether ranks have lists of their own, as in a pipeline: then only what all do together are meetings. */
+static bool has_transfers(const struct ox_trace_header *head, const struct ox_trace_plan *plan) {
+    const uint32_t lane = find_lane(head, "link.in");
+    bool has = false;
+    for (uint32_t i = 0; i < plan->task_count && !has; i++) {
+        has = plan->tasks[i].lane == lane;
+    }
+    return has;
+}
+
+/* Whether all ranks do a task of the link's lane. */
+static bool is_of_all(const struct ox_trace_header *head, const struct ox_trace_record *task) {
+    const struct ox_trace_names *const kinds = &head->names[OX_TRACE_TASKS];
+    return task->kind < kinds->count && strcmp(kinds->text[task->kind], "loss-gather") == 0;
+}
 
 /* Finds the next task of the link's lane from *idx on, and moves *idx behind it; returns its record, NULL at the plan's
  * end. */
@@ -33,9 +53,10 @@ static const struct ox_trace_record *next_meeting(const struct ox_trace_header *
                                                   uint32_t *idx) {
     const struct ox_trace_plan *const plan = &head->plans[step->plan];
     const uint32_t lane = ox_trace_link_lane(head);
+    const bool of_all = has_transfers(head, plan);
     while (*idx < plan->task_count) {
         const struct ox_trace_record *const task = step->tasks[(*idx)++];
-        if (task != NULL && task->lane == lane) {
+        if (task != NULL && task->lane == lane && (!of_all || is_of_all(head, task))) {
             return task;
         }
     }
@@ -165,13 +186,16 @@ static uint64_t by_shown(const struct walk *walk, struct place at, uint64_t ns, 
 
 /* Which meeting of its rank a task is, from 1; 0: none. */
 static uint32_t meeting_of(const struct walk *walk, struct place at) {
-    const struct ox_trace_record *const *const tasks = walk->joint->steps[at.rank]->tasks;
-    const uint32_t lane = ox_trace_link_lane(walk->ranks->ranks[at.rank].trace->head);
-    uint32_t count = 0;
-    for (uint32_t i = 0; i <= at.idx && tasks[at.idx]->lane == lane; i++) {
-        count += tasks[i] != NULL && tasks[i]->lane == lane;
+    const struct ox_trace_header *const head = walk->ranks->ranks[at.rank].trace->head;
+    const struct ox_trace_step *const step = walk->joint->steps[at.rank];
+    uint32_t count = 0, idx = 0;
+    while (next_meeting(head, step, &idx) != NULL && idx - 1 <= at.idx) {
+        count++;
+        if (idx - 1 == at.idx) {
+            return count;
+        }
     }
-    return count;
+    return 0;
 }
 
 /* Finds the place of a meeting on the rank that came to it last; other tasks stay where they are. */
