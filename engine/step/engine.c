@@ -422,35 +422,58 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
+/* The first rank of this process that has the micro-batches of a rank; NULL: none has. */
+static struct ox_rank *first_with_batches_of(const struct ox_engine *engine, uint32_t rank) {
+    const uint32_t data_ranks = ox_plan_data_ranks(&engine->plan->input);
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        if ((engine->rank_first + i) % data_ranks == rank % data_ranks) {
+            return engine->seats[i].rank;
+        }
+    }
+    return NULL;
+}
+
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
     uint32_t rank = 0;
     for (; mb_idx >= ox_engine_plan_at(engine->plan, rank)->train->micro_batches; rank++) {
         mb_idx -= ox_engine_plan_at(engine->plan, rank)->train->micro_batches;
-        OX_ASSERT(rank + 1 < engine->rank_total);
+        OX_ASSERT(rank + 1 < ox_plan_data_ranks(&engine->plan->input));
     }
-    const uint32_t seat = rank - engine->rank_first;
-    return rank < engine->rank_first || seat >= engine->seat_count ? (struct ox_batch){0}
-                                                                   : ox_rank_batch(engine->seats[seat].rank, mb_idx);
+    struct ox_rank *const has = first_with_batches_of(engine, rank);
+    return has == NULL ? (struct ox_batch){0} : ox_rank_batch(has, mb_idx);
+}
+
+/* Every coordinate of a pipeline has the micro-batches: ids for the embedding, targets for the head, positions for all.
+ * They are filled in for one rank, and the others of the process copy them. */
+static void take_batches(struct ox_seat *seat) {
+    const struct ox_rank *const has = first_with_batches_of(seat->engine, seat->rank->idx);
+    if (has != seat->rank) {
+        ox_rank_copy_batches(seat->rank, has);
+    }
 }
 
 static enum ox_status step(struct ox_seat *seat, void *context) {
     (void)context;
+    take_batches(seat);
     return ox_rank_run(seat->rank, seat->rank->plan->train, &seat->input);
 }
 
 static enum ox_status evaluate(struct ox_seat *seat, void *context) {
     const struct ox_engine_plan *const plan = seat->rank->plan;
     const bool *const with_update = context;
+    take_batches(seat);
     return ox_rank_run(seat->rank, *with_update ? plan->eval_after_step : plan->eval, &seat->input);
 }
 
-/* Micro-batch 0, whose logits may be requested, is the first rank's. The first rank of each process calls back before
- * the optimizer begins. */
+/* Micro-batch 0, whose logits may be requested, is that of the first rank that computes the head. The first rank of
+ * each process calls back before the optimizer begins. */
 static void give_input(struct ox_engine *engine, const struct ox_step_input *input) {
+    const struct ox_plan_input *const plan = &engine->plan->input;
+    const uint32_t head = ox_plan_stage_owner(plan, plan->model.stage_count - 1) * ox_plan_data_ranks(plan);
     for (uint32_t i = 0; i < engine->seat_count; i++) {
         struct ox_step_input *const own = &engine->seats[i].input;
         *own = *input;
-        own->logits = engine->rank_first + i == 0 ? input->logits : NULL;
+        own->logits = engine->rank_first + i == head ? input->logits : NULL;
         own->decided = i == 0 ? input->decided : NULL;
     }
 }

@@ -71,6 +71,10 @@ struct ox_engine_config {
     uint32_t ranks;             /* devices that do a step together, of all processes; 0: 1 */
     enum ox_sharding sharding;  /* what they divide; OX_SHARDING_COUNT: the planner chooses */
     uint32_t copies;            /* of the model, each divided among as many ranks in a row; 0: 1 */
+    uint32_t store_ranks;       /* of one process, for a plan: as if so many ranks in a row had a store; 0: all */
+    uint32_t pipe;              /* coordinates of a pipeline, a divisor of `ranks`, each with stages of its own; 0: 1 */
+    enum ox_pipe_schedule schedule; /* in which order they do them */
+    uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
                                    the number of ranks, whatever it says */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
@@ -97,6 +101,7 @@ struct ox_engine_plan {
     struct ox_shard_table whole; /* of whole units, by which the store is laid out */
     uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
+    uint32_t *pipe_of; /* input.ranks has it: the coordinate of each unit; NULL without a pipeline */
     struct ox_plan_unit *units; /* these four are input.model's */
     struct ox_plan_grad *grads;
     struct ox_plan_stage *stages;
@@ -127,8 +132,7 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
 
 struct ox_engine;
 
-/* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. OX_E_CONFIG for a part of a model,
- * which can only be planned. */
+/* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. */
 OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
                                       struct ox_engine **out);
 void ox_engine_close(struct ox_engine **engine);
@@ -201,7 +205,7 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 /* The tokens of micro-batch mb_idx, (batch * seq) each, which the caller fills before a step; a negative target is not
  * counted, and a row whose target is OX_TARGET_PADDING does not count in the losses and loads of routers either. The
- * pointers are NULL if a rank of another process has it. ox_engine_batch sets the positions of each sequence to
+ * pointers are NULL if only ranks of other processes have it. ox_engine_batch sets the positions of each sequence to
  * 0..seq-1. If a sequence has several documents, the caller lets positions begin again at 0 with each,
  * which then attends to itself alone. */
 struct ox_batch {

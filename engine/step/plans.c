@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/pool.h"
+#include "offload/plan/schedule.h"
 #include "offload/plan/sums.h"
 #include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
@@ -150,14 +151,15 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     }
     const uint32_t update_count = ox_plan_order_units(plan->stages, model->stage_count, plan->units, plan->order);
     const uint32_t grad_count = describe_grads(model, plan);
-    const bool library_sums = config->library_sums && config->ranks > 1;
+    const uint32_t ranks = (uint32_t)ox_max_u64(1, config->ranks), pipe = (uint32_t)ox_max_u64(1, config->pipe);
+    const bool library_sums = config->library_sums && ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
-        .count = (uint32_t)ox_max_u64(1, config->ranks), .copies = config->copies,
-        .sum_groups = library_sums ? config->ranks : config->sum_groups,
-        .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums};
-    if (config->team != NULL) {
-        plan->input.ranks.per_store = plan->input.ranks.count / ox_team_count(config->team);
-    }
+        .count = ranks, .copies = config->copies, .sum_groups = library_sums ? ranks / pipe : config->sum_groups,
+        .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums,
+        .pipe = pipe, .pipe_of = plan->pipe_of};
+    plan->input.placement.schedule = config->schedule;
+    plan->input.placement.chunks = config->pipe_chunks;
+    plan->input.ranks.per_store = config->team != NULL ? ranks / ox_team_count(config->team) : config->store_ranks;
     plan->input.model = (struct ox_plan_model){
         .units = plan->units,
         .grads = plan->grads,
@@ -178,6 +180,18 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .eval_only = config->eval_only,
     };
     describe_reports(config, &plan->input.model);
+}
+
+/* Deals the units of the model to the coordinates of a pipeline. */
+static enum ox_status describe_pipe(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const struct ox_plan_ranks *const ranks = &plan->input.ranks;
+    if (ranks->pipe == 1) {
+        return OX_OK;
+    }
+    OX_ASSERT(ranks->count % ranks->pipe == 0);
+    const enum ox_status status =
+        ox_pipe_owners(&plan->input.model, ranks->pipe, config->schedule, config->pipe_chunks, plan->pipe_of);
+    return status == OX_OK ? ox_pipe_check(&plan->input.model, ranks, &plan->input.placement) : status;
 }
 
 /* Sizes of the state, which are all that the planner needs of its format. */
@@ -256,7 +270,18 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
                                  .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
 }
 
-static enum ox_status choose(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+/* Units of other coordinates live in host memory until it is known where they do. */
+static void place_elsewhere(struct ox_engine_plan *plan) {
+    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
+        if (!ox_plan_holds(&plan->input, i)) {
+            plan->table.shards[i].homes =
+                (struct ox_homes){.weights = OX_TIER_HOST, .state = OX_TIER_HOST, .grad = OX_TIER_HOST};
+        }
+    }
+}
+
+static enum ox_status choose(const struct ox_engine_config *config, const struct ox_placement_request *request,
+                             struct ox_engine_plan *plan) {
     struct ox_sim_setup setup;
     struct ox_machine nominal;
     ox_engine_sim_setup(config, &plan->input, &setup);
@@ -265,7 +290,8 @@ static enum ox_status choose(const struct ox_engine_config *config, struct ox_en
         setup.machine = &nominal;
     }
     struct ox_plans plans;
-    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &config->request, &setup, &plans);
+    place_elsewhere(plan);
+    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, request, &setup, &plans);
     plan->train = plans.train;
     plan->eval = plans.eval;
     plan->eval_after_step = plans.eval_after_step;
@@ -336,26 +362,98 @@ static void close_others(struct ox_engine_plan *plan) {
     plan->others = NULL;
 }
 
-/* Builds and proves the plans of a rank, with the placement and the homes that were chosen for the first one. */
-static enum ox_status open_other(const struct ox_engine_plan *first, const struct ox_plan_budget *budget, uint32_t idx,
-                                 struct ox_engine_plan *out) {
-    out->input = first->input;
+/* Builds and proves the plans of a rank whose input is complete. */
+static enum ox_status build_all(struct ox_engine_plan *out, enum ox_plan_kind train, bool overlaps) {
+    enum ox_status status = build(&out->input, train, &out->train);
+    OX_THEN(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
+    if (overlaps) {
+        OX_THEN(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
+    }
+    OX_THEN(status, ox_proof_check_pair(out->train, out->eval));
+    return status;
+}
+
+/* Opens the input of a rank with its part of the table, and the placement of `like`. */
+static enum ox_status open_input(const struct ox_engine_plan *first, const struct ox_engine_plan *like,
+                                 const struct ox_plan_budget *budget, uint32_t idx, struct ox_engine_plan *out) {
+    out->input = like->input;
     out->input.budget = *budget;
     out->input.ranks.idx = idx;
     out->input.model.micro_batches = own_micro_batches(&out->input);
     out->input.placement.tiles =
         (uint32_t)ox_min_u64(out->input.placement.tiles, out->input.model.micro_batches);
-    enum ox_status status = ox_plan_table_open(&first->whole, &out->input.ranks, &out->table);
-    for (uint32_t i = 0; i < out->table.unit_count && status == OX_OK; i++) {
-        out->table.shards[i].homes = first->table.shards[i].homes;
-    }
     out->input.table = &out->table;
-    OX_THEN(status, build(&out->input, first->train->kind, &out->train));
-    OX_THEN(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
-    if (first->eval_after_step != NULL) {
-        OX_THEN(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
+    return ox_plan_table_open(&first->whole, &out->input.ranks, &out->table);
+}
+
+static void copy_homes(const struct ox_engine_plan *from, struct ox_engine_plan *to) {
+    for (uint32_t i = 0; i < to->table.unit_count; i++) {
+        to->table.shards[i].homes = from->table.shards[i].homes;
     }
-    OX_THEN(status, ox_proof_check_pair(out->train, out->eval));
+}
+
+/* Builds and proves the plans of a rank, with the placement and the homes that were chosen for the first one of its
+ * coordinate. */
+static enum ox_status open_other(const struct ox_engine_plan *first, const struct ox_engine_plan *like,
+                                 const struct ox_plan_budget *budget, uint32_t idx, struct ox_engine_plan *out) {
+    const enum ox_status status = open_input(first, like, budget, idx, out);
+    if (status != OX_OK) {
+        return status;
+    }
+    copy_homes(like, out);
+    return build_all(out, first->train->kind, first->eval_after_step != NULL);
+}
+
+/* ---- the coordinates of a pipeline ------------------------------------------------------------------------------ */
+
+/* What all coordinates have in common, as it was chosen for the first. */
+static struct ox_placement_request request_like(const struct ox_engine_config *config,
+                                                const struct ox_placement *placement) {
+    struct ox_placement_request request = config->request;
+    request.tiles = placement->tiles;
+    request.prefetch_depth = (int32_t)placement->prefetch_depth;
+    request.act_tier = placement->act_tier;
+    request.overlap = placement->overlap;
+    request.speculative_units = (int32_t)placement->speculative_units;
+    request.speculative_spread = placement->speculative_spread;
+    request.saves_replaced = placement->saves_replaced;
+    request.weights_ahead = placement->weights_ahead;
+    request.may_keep_three = false;
+    return request;
+}
+
+/* Chooses homes for the first rank of each further coordinate, which has units of its own. */
+static enum ox_status choose_coordinates(const struct ox_engine_config *config, struct ox_engine_plan *plan,
+                                         const struct ox_plan_budget *budget) {
+    const uint32_t each = ox_plan_data_ranks(&plan->input);
+    const struct ox_placement_request request = request_like(config, &plan->input.placement);
+    enum ox_status status = OX_OK;
+    for (uint32_t at = 1; at < ox_plan_pipe(&plan->input) && status == OX_OK; at++) {
+        struct ox_engine_plan *const other = &plan->others[at * each - 1];
+        status = open_input(plan, plan, budget, at * each, other);
+        OX_THEN(status, choose(config, &request, other));
+        status = status == OX_OK ? OX_OK : ox_fail_in(status, "rank %u", at * each);
+    }
+    return status;
+}
+
+/* Gives every coordinate the homes of all units, by which ranks agree on how a step goes, and builds all anew. */
+static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
+    const uint32_t each = ox_plan_data_ranks(&plan->input), pipe = ox_plan_pipe(&plan->input);
+    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
+        const uint32_t owner = ox_plan_owner(&plan->input.ranks, i);
+        struct ox_engine_plan *const of = owner == 0 ? plan : &plan->others[owner * each - 1];
+        plan->table.shards[i].homes = of->table.shards[i].homes;
+    }
+    const enum ox_plan_kind kind = plan->train->kind;
+    const bool overlaps = plan->eval_after_step != NULL;
+    enum ox_status status = OX_OK;
+    for (uint32_t at = 0; at < pipe && status == OX_OK; at++) {
+        struct ox_engine_plan *const of = at == 0 ? plan : &plan->others[at * each - 1];
+        copy_homes(plan, of);
+        close_plans(of);
+        status = build_all(of, kind, overlaps);
+    }
     return status;
 }
 
@@ -378,8 +476,9 @@ static enum ox_status check_together(const struct ox_engine_plan *plan) {
     return status;
 }
 
-static enum ox_status open_others(struct ox_engine_plan *plan, const struct ox_plan_budget *budget) {
-    const uint32_t count = plan->input.ranks.count;
+static enum ox_status open_others(const struct ox_engine_config *config, struct ox_engine_plan *plan,
+                                  const struct ox_plan_budget *budget) {
+    const uint32_t count = plan->input.ranks.count, each = ox_plan_data_ranks(&plan->input);
     enum ox_status status = OX_OK;
     if (count == 1) {
         return OX_OK;
@@ -388,8 +487,14 @@ static enum ox_status open_others(struct ox_engine_plan *plan, const struct ox_p
     if (plan->others == NULL) {
         return ox_fail(OX_E_NOMEM, "plan: no memory for %u ranks", count);
     }
+    if (each < count) {
+        status = choose_coordinates(config, plan, budget);
+        OX_THEN(status, join_coordinates(plan));
+    }
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
-        status = open_other(plan, budget, i, &plan->others[i - 1]);
+        if (i % each != 0) {
+            status = open_other(plan, ox_engine_plan_at(plan, i / each * each), budget, i, &plan->others[i - 1]);
+        }
         share_plans(plan, i);
     }
     OX_THEN(status, check_together(plan));
@@ -433,9 +538,9 @@ static enum ox_status choose_for_all(const struct ox_engine_config *config, stru
     struct ox_plan_budget budget = plan->input.budget;
     enum ox_status status = OX_OK;
     for (int i = 0; i < CHOICES_MAX; i++) {
-        status = choose(config, plan);
+        status = choose(config, &config->request, plan);
         budget.generations = plan->input.budget.generations;
-        OX_THEN(status, open_others(plan, &budget));
+        OX_THEN(status, open_others(config, plan, &budget));
         const uint64_t host = lacking(plan, OX_TIER_HOST, budget.host_bytes);
         const uint64_t device = budget.unified ? 0 : lacking(plan, OX_TIER_DEVICE, budget.device_bytes);
         if (host + device == 0) {
@@ -477,14 +582,16 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
         plan->stages = calloc(config->model->stage_count, sizeof *plan->stages);
         plan->order = calloc(unit_count, sizeof *plan->order);
+        plan->pipe_of = calloc(unit_count, sizeof *plan->pipe_of);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
-        plan->stages == NULL || plan->order == NULL) {
+        plan->stages == NULL || plan->order == NULL || plan->pipe_of == NULL) {
         ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
     describe_model(config, plan);
-    status = divide_budget(config, plan);
+    status = describe_pipe(config, plan);
+    OX_THEN(status, divide_budget(config, plan));
     OX_THEN(status, open_table(config, plan));
     if (status == OX_OK) {
         plan->input.budget.nvme_fixed_bytes =
@@ -509,6 +616,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_shard_table_close(&plan->table);
     free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
+    free(plan->pipe_of);
     free(plan->order);
     free(plan->stages);
     free(plan->grads);

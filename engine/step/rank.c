@@ -13,8 +13,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The issuing thread is never that far ahead, so that it waits for no queue, of which the proof knows nothing. */
 enum { HOST_QUEUE_LEN = 256 };
+_Static_assert((int)HOST_QUEUE_LEN > 2 * (int)OX_RUN_AHEAD_TASKS, "a task and a check of what it gathered");
 
+/* Whether some plan has a task for a lane. */
+static bool is_used(const struct ox_rank *rank, uint32_t lane) {
+    const struct ox_plan *const plans[] = {rank->plan->train, rank->plan->eval, rank->plan->eval_after_step};
+    for (unsigned k = 0; k < sizeof plans / sizeof *plans; k++) {
+        for (uint32_t i = 0; plans[k] != NULL && i < plans[k]->task_count; i++) {
+            if (plans[k]->tasks[i].lane == lane) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Each lane of the host is a thread, so only those are opened that have tasks; those of the device are used between
+ * steps too. */
 static enum ox_status open_lanes(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     rank->lane_count = (uint32_t)ox_plan_lane_count(&rank->plan->input);
@@ -27,8 +44,8 @@ static enum ox_status open_lanes(struct ox_rank *rank) {
             .chaos_seed = rank->config.chaos_seed,
             .chaos_ns_max = OX_CHAOS_NS_MAX,
         };
-        status = of_device ? ox_device_lane_open(rank->device, host.label, &rank->lanes[i])
-                           : ox_host_lane_open(&host, &rank->lanes[i]);
+        status = of_device           ? ox_device_lane_open(rank->device, host.label, &rank->lanes[i])
+                 : is_used(rank, i) ? ox_host_lane_open(&host, &rank->lanes[i]) : OX_OK;
     }
     return status;
 }
@@ -60,8 +77,10 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     rank->due.now = rank->due.pending == NULL ? NULL : rank->due.pending + train->unit_count;
     rank->due.saved_chunks = calloc(train->unit_count, sizeof *rank->due.saved_chunks);
     rank->packed = calloc(rank->config.micro_batches, sizeof *rank->packed);
+    rank->totals = calloc(train->unit_count, sizeof *rank->totals);
     rank->order = ox_order_at_start();
-    if (rank->marks == NULL || rank->due.pending == NULL || rank->due.saved_chunks == NULL || rank->packed == NULL) {
+    if (rank->marks == NULL || rank->due.pending == NULL || rank->due.saved_chunks == NULL || rank->packed == NULL ||
+        rank->totals == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
@@ -149,6 +168,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     free(rank->sums);
     free(rank->gathered);
     free(rank->packed);
+    free(rank->totals);
     free(rank->due.pending);
     free(rank->due.saved_chunks);
     free(rank->marks);

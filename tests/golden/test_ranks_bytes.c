@@ -15,7 +15,7 @@ static const char model_config[] =
     "\"n_inner\": 7616, \"n_layer\": 2, \"n_positions\": 130, \"vocab_size\": 126, "
     "\"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"tie_word_embeddings\": false}";
 
-enum { CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2 };
+enum { CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4 };
 
 /* The endpoints of the engine that was opened last. */
 static struct ox_comm *endpoints[RANKS_MAX];
@@ -159,6 +159,100 @@ static void check(const char *config, const struct harness_run *of, uint32_t til
     harness_close(&harness);
 }
 
+/* ---- pipelines ------------------------------------------------------------------------------------------ */
+
+static const struct harness_place on_host = {
+    .request = {.tiles = 1, .prefetch_depth = 1, .act_tier = OX_TIER_HOST, .weights_tier = OX_TIER_HOST,
+                .state_tier = OX_TIER_HOST, .grad_tier = OX_TIER_HOST},
+    .chunk_elems = CHUNK,
+    .optimizer_threads = 1,
+};
+
+/* What all ranks receive in a step, and send, of D data ranks for each of p coordinates: gathers of weights and
+ * exchanges of gradients are those of D ranks without a pipeline, as each unit has one coordinate. Of the norm each
+ * rank gets 8 bytes for each unit of other coordinates, and the losses come from those that have the head. Activations
+ * of e bytes cross each border between stages of two coordinates once per micro-batch, their gradients the other way. */
+static void check_pipe_step(const struct harness *harness, const struct harness_run *run, uint64_t borders,
+                            const struct ox_step_result *result) {
+    const uint64_t pipe = run->pipe, data = run->ranks / pipe, micro_batches = run->micro_batches;
+    uint64_t all = 0, blocks = 0;
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        all += harness->model->units[i].elem_count;
+        blocks += i > 0 && i + 1 < harness->model->unit_count ? harness->model->units[i].elem_count : 0;
+    }
+    const uint64_t other = all / CHUNK * 8 * (data - 1) + 8 * harness->model->unit_count * (pipe - 1) * data +
+                           8 * micro_batches * (run->ranks - 1);
+    const int links[] = {OX_LINK_PEER_IN, OX_LINK_PEER_OUT};
+    for (int i = 0; i < 2; i++) {
+        const uint64_t *const crossed = result->traffic[links[i]];
+        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == 4 * (all + blocks) * (data - 1));
+        CHECK(crossed[OX_TRAFFIC_GRADS] == 4 * all * (data - 1));
+        CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == 2 * borders * micro_batches * 4 * SEQ * HIDDEN);
+        CHECK(crossed[OX_TRAFFIC_OTHER] == other);
+    }
+    CHECK(memcmp(result->traffic, result->planned, sizeof result->traffic) == 0);
+}
+
+/* The most activation checkpoints of a stage that wait at a time. */
+static uint32_t most_waiting(const struct ox_plan *plan, uint32_t stage_idx) {
+    uint32_t most = 0;
+    for (uint32_t task = 0; task < plan->task_count; task++) {
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < plan->buf_count; i++) {
+            const struct ox_buf *const buf = &plan->bufs[i];
+            count += buf->kind == OX_BUF_ACT && buf->tier == OX_TIER_HOST && buf->stage_idx == stage_idx &&
+                     buf->first_task_idx <= task && task <= buf->last_task_idx;
+        }
+        most = count > most ? count : most;
+    }
+    return most;
+}
+
+/* Weights and state take 12 bytes of a parameter that a rank has; of checkpoints as many wait as the schedule says. */
+static void check_pipe_memory(const struct harness *harness, const struct harness_run *run) {
+    const struct ox_engine_plan *const first = ox_engine_plan_of(harness->engine);
+    const uint32_t data = run->ranks / run->pipe, micro_batches = run->micro_batches / data;
+    for (uint32_t rank = 0; rank < run->ranks; rank++) {
+        const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
+        uint64_t held = 0, bytes = 0;
+        for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+            held += ox_plan_holds(&plan->input, i) ? harness->model->units[i].elem_count / data : 0;
+        }
+        for (uint32_t i = 0; i < plan->train->buf_count; i++) {
+            const struct ox_buf *const buf = &plan->train->bufs[i];
+            bytes += buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE) ? buf->bytes : 0;
+        }
+        CHECK(bytes == 12 * held);
+        for (uint32_t stage = 1; stage + 1 < STAGES; stage++) {
+            const uint32_t left = run->pipe - rank / data; /* coordinates from this one on */
+            const uint32_t expected = run->schedule == OX_PIPE_1F1B && left < micro_batches ? left : micro_batches;
+            const uint32_t most = most_waiting(plan->train, stage);
+            CHECK(!ox_plan_computes(&plan->input, stage) || most == expected);
+        }
+    }
+}
+
+static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox_pipe_schedule schedule) {
+    struct harness_run run = {.ranks = pipe * data, .pipe = pipe, .schedule = schedule, .pipe_chunks = 1,
+                              .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32, .model_folder = config,
+                              .batch = 1, .seq = SEQ, .micro_batches = 4 * data, .sum_groups = data};
+    struct harness harness;
+    struct ox_step_result result;
+    harness_open(&run, &on_host, &harness);
+    const struct ox_plan_input *const input = &ox_engine_plan_of(harness.engine)->input;
+    uint64_t borders = 0;
+    for (uint32_t i = 1; i < STAGES; i++) {
+        borders += ox_plan_stage_owner(input, i) != ox_plan_stage_owner(input, i - 1);
+    }
+    CHECK(input->model.stage_count == STAGES && borders >= pipe - 1);
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        take_step(&harness, &run, step, &result);
+        check_pipe_step(&harness, &run, borders, &result);
+    }
+    check_pipe_memory(&harness, &run);
+    harness_close(&harness);
+}
+
 int main(void) {
     char config[512];
     snprintf(config, sizeof config, "%s", files_write_text("config.json", model_config));
@@ -175,6 +269,11 @@ int main(void) {
                 check(config, &run, 2);
             }
         }
+    }
+    for (int schedule = OX_PIPE_VERTICAL; schedule <= OX_PIPE_1F1B; schedule++) {
+        check_pipe(config, 2, 1, (enum ox_pipe_schedule)schedule);
+        check_pipe(config, 3, 1, (enum ox_pipe_schedule)schedule);
+        check_pipe(config, 2, 2, (enum ox_pipe_schedule)schedule);
     }
     return test_end();
 }

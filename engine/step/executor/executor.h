@@ -25,6 +25,8 @@ const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride);
 /* What the routers did in the last step, of all ranks; once after each. */
 void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
+/* Takes the micro-batches of a rank that has the same. */
+void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from);
 
 /* A task for a host lane; the lane's owner is the rank. */
 struct ox_host_task {

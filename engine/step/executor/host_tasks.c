@@ -87,75 +87,6 @@ static void reduce(const struct task_run *run) {
 /* A norm beyond this would overflow the squares of Adam's second moment in fp32. */
 static const double NORM_MAX = 1e18;
 
-/* ---- the norm: the chain of the units' totals, each that of its partial sums, with all experts in their blocks'. So
- * ranks with other units need eight bytes of a unit, and the norm does not depend on who has which ---- */
-
-struct norm_sum {
-    const struct ox_rank *rank;
-    const double *partials;
-    double total; /* of the unit */
-};
-
-/* Adds the partial sums of a unit's elements [begin, end), if it has some. */
-static void add_partials(struct norm_sum *sum, uint32_t unit_idx, uint64_t begin, uint64_t end) {
-    const double *const of = sum->partials + ox_norm_partials_first(sum->rank, unit_idx);
-    const bool counts = sum->rank->plan->input.model.units[unit_idx].trained;
-    for (uint64_t i = begin / OX_GROUP_ELEMS; counts && i < ox_div_up(end, OX_GROUP_ELEMS); i++) {
-        sum->total += of[i];
-    }
-}
-
-/* Where the part of a block behind its experts begins, in the unit without them. */
-static uint64_t behind_experts(const struct ox_unit *unit) {
-    uint64_t begin = unit->elem_count;
-    for (uint32_t role = OX_ROLE_SHARED_GATE_UP; role <= OX_ROLE_SHARED_GATE_BIAS; role++) {
-        begin = ox_min_u64(begin, unit->role_offset[role]);
-    }
-    return begin;
-}
-
-/* Adds those of a block's experts role by role, the groups of each in order. */
-static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count) {
-    for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
-        for (uint32_t i = 0; i < count; i++) {
-            const struct ox_unit *const unit = &sum->rank->config.model->units[unit_idxs[i]];
-            uint64_t end = unit->elem_count;
-            for (uint32_t next = OX_ROLE_EXPERT_DOWN_BIAS; next > role; next--) {
-                end = ox_min_u64(end, unit->role_offset[next]);
-            }
-            if (unit->role_offset[role] != UINT64_MAX) {
-                add_partials(sum, unit_idxs[i], unit->role_offset[role], end);
-            }
-        }
-    }
-}
-
-/* The total of a unit; of a block that of its experts' units too, which then have none of their own. */
-static double unit_total(const struct ox_rank *rank, const double *partials, uint32_t unit_idx) {
-    const struct ox_model *const model = rank->config.model;
-    const struct ox_unit *const unit = &model->units[unit_idx];
-    struct norm_sum sum = {.rank = rank, .partials = partials};
-    if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
-        uint32_t first = 0;
-        const uint32_t groups = ox_model_expert_units(model, unit_idx, &first);
-        const uint64_t behind = behind_experts(unit);
-        add_partials(&sum, unit_idx, 0, behind);
-        add_experts(&sum, model->stages + first, groups);
-        add_partials(&sum, unit_idx, behind, unit->elem_count);
-    } else if (unit->kind != OX_UNIT_EXPERTS) {
-        add_partials(&sum, unit_idx, 0, unit->elem_count);
-    }
-    return sum.total;
-}
-
-static double square_sum(const struct ox_rank *rank, const double *partials) {
-    double total = 0;
-    for (uint32_t i = 0; i < rank->config.model->unit_count; i++) {
-        total += unit_total(rank, partials, i);
-    }
-    return total;
-}
-
 /* Computes the global norm over all units in order, and the clip factor as torch.nn.utils.clip_grad_norm_ does. */
 static void decide(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;
@@ -172,7 +103,7 @@ static void decide(const struct task_run *run) {
             step->values[k] += values[k] / (double)step->input->target_count;
         }
     }
-    const double scaled = sqrt(square_sum(rank, partials));
+    const double scaled = sqrt(ox_norm_square_sum(rank, partials));
     const double norm = isnan(scaled) ? (double)NAN : scaled * step->unscale; /* of one sign */
     double scale = 1.0;
     if (step->input->max_grad_norm > 0 && norm > 0) {
@@ -206,7 +137,7 @@ static enum ox_status commit(const struct task_run *run) {
 }
 
 static enum ox_status run_task(const struct task_run *run) {
-    if (run->task->lane == OX_LANE_LINK) {
+    if (run->task->lane >= OX_LANE_LINK) {
         return ox_link_run(run->rank, run->plan, run->task);
     }
     switch ((enum ox_task_kind)run->task->kind) {

@@ -27,6 +27,13 @@ struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx) {
                              .reference = rank->shape.objective.pairs ? (double *)(void *)end : NULL};
 }
 
+void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from) {
+    const struct ox_view own = ox_tiers_resident(&rank->tiers, rank->plan->train, rank->plan->train->batch_host_buf);
+    const struct ox_view all = ox_tiers_resident(&from->tiers, from->plan->train, from->plan->train->batch_host_buf);
+    OX_ASSERT(rank->config.micro_batches == from->config.micro_batches);
+    memcpy(own.ptr, all.ptr, rank->config.micro_batches * rank->batch_bytes);
+}
+
 /* ---- compute -------------------------------------------------------------------------------------- */
 
 struct issue {
@@ -474,13 +481,15 @@ static enum ox_status drain_all(struct ox_rank *rank, enum ox_status status) {
     note_status(notes, status);
     ox_link_abort(rank, status);
     for (uint32_t i = 0; i < rank->lane_count; i++) {
-        status = ox_lane_drain(rank->lanes[i]);
+        status = rank->lanes[i] == NULL ? OX_OK : ox_lane_drain(rank->lanes[i]);
         ox_link_abort(rank, status);
         note_status(notes, status);
     }
     note_status(notes, ox_optim_drain(rank));
     for (uint32_t i = 0; i < rank->lane_count; i++) {
-        ox_lane_reset(rank->lanes[i]);
+        if (rank->lanes[i] != NULL) {
+            ox_lane_reset(rank->lanes[i]);
+        }
     }
     return ox_first_failure_result(&notes[notes[0].status == OX_OK]);
 }
@@ -565,11 +574,18 @@ static uint64_t peer_wait_ns(const struct ox_rank *rank) {
     return wait_ns;
 }
 
+static void lane_stats(const struct ox_rank *rank, uint32_t lane, struct ox_lane_stats *out) {
+    *out = (struct ox_lane_stats){0};
+    if (rank->lanes[lane] != NULL) {
+        ox_lane_stats(rank->lanes[lane], out);
+    }
+}
+
 /* Notes the counters at the beginning of a step, from which its result is worked out. */
 static void begin_counting(struct ox_rank *rank) {
     read_traffic(rank, rank->before.traffic);
     for (uint32_t i = 0; i < rank->lane_count; i++) {
-        ox_lane_stats(rank->lanes[i], &rank->before.lanes[i]);
+        lane_stats(rank, i, &rank->before.lanes[i]);
     }
     rank->before.peer_wait_ns = peer_wait_ns(rank);
 }
@@ -664,7 +680,7 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
     struct ox_rank_traffic *const traffic = &rank->traffic;
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         struct ox_lane_stats now;
-        ox_lane_stats(rank->lanes[i], &now);
+        lane_stats(rank, i, &now);
         out->lane_busy_seconds[i] += (double)(now.busy_ns - rank->before.lanes[i].busy_ns) * 1e-9;
         out->lane_wait_seconds[i] += (double)(now.wait_ns - rank->before.lanes[i].wait_ns) * 1e-9;
     }

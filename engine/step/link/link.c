@@ -32,21 +32,32 @@ struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config) {
 
 /* ---- endpoints ---------------------------------------------------------------------------------------- */
 
+/* Opens an endpoint for the rank's group on an axis; splits are numbered as axes, and behind them comes that of
+ * transfers. */
+static enum ox_status open_group(struct ox_rank *rank, enum ox_axis axis, bool duplex, struct ox_comm **out) {
+    const struct ox_rank_group group = ox_plan_group(&rank->plan->input, axis);
+    uint32_t members[OX_COMM_RANKS_MAX];
+    for (uint32_t i = 0; i < group.count; i++) {
+        members[i] = ox_rank_group_member(&group, i);
+    }
+    return ox_comm_split(rank->comm, &(struct ox_comm_group_of){
+        .split = duplex ? OX_AXIS_COUNT : (uint32_t)axis, .duplex = duplex, .count = group.count, .members = members},
+        out);
+}
+
 enum ox_status ox_link_open_groups(struct ox_rank *rank) {
+    OX_STATIC_ASSERT(OX_AXIS_COUNT + 1 <= (int)OX_COMM_SPLITS, "a split for each axis, and one for transfers");
     const struct ox_mesh mesh = ox_plan_mesh(&rank->plan->input);
     enum ox_status status = OX_OK;
     for (int axis = 0; axis < OX_AXIS_COUNT && status == OX_OK; axis++) {
-        const struct ox_rank_group group = ox_mesh_group(&mesh, rank->idx, (enum ox_axis)axis);
-        uint32_t members[OX_COMM_RANKS_MAX];
-        for (uint32_t i = 0; i < group.count; i++) {
-            members[i] = ox_rank_group_member(&group, i);
-        }
         if (ox_mesh_is_all(&mesh, (enum ox_axis)axis)) {
             rank->along[axis] = rank->comm;
-        } else if (group.count > 1) {
-            status = ox_comm_split(rank->comm, &(struct ox_comm_group_of){
-                .split = (uint32_t)axis, .count = group.count, .members = members}, &rank->along[axis]);
+        } else if (mesh.size[axis] > 1) {
+            status = open_group(rank, (enum ox_axis)axis, false, &rank->along[axis]);
         }
+    }
+    if (status == OX_OK && mesh.size[OX_AXIS_PIPE] > 1) {
+        status = open_group(rank, OX_AXIS_PIPE, true, &rank->pipe);
     }
     return status;
 }
@@ -62,10 +73,11 @@ void ox_link_close(struct ox_rank *rank) {
         }
         rank->along[axis] = NULL;
     }
+    ox_comm_close(&rank->pipe);
     ox_comm_close(&rank->comm);
 }
 
-/* Puts a layer over the rank's endpoints, that with all ranks first. */
+/* Puts a layer over the rank's endpoints, that with all ranks first; not over that of transfers. */
 static enum ox_status put_over(struct ox_rank *rank, enum ox_status (*open)(struct ox_rank *, struct ox_comm **)) {
     struct ox_comm *const all = rank->comm;
     enum ox_status status = open(rank, &rank->comm);
@@ -105,7 +117,12 @@ static enum ox_status delay(struct ox_rank *rank, struct ox_comm **comm) {
 }
 
 enum ox_status ox_link_delay(struct ox_rank *rank) {
-    return rank->comm == NULL || rank->config.chaos_seed == 0 ? OX_OK : put_over(rank, delay);
+    if (rank->comm == NULL || rank->config.chaos_seed == 0) {
+        return OX_OK;
+    }
+    enum ox_status status = put_over(rank, delay);
+    OX_THEN(status, rank->pipe == NULL ? OX_OK : delay(rank, &rank->pipe));
+    return status;
 }
 
 enum ox_status ox_link_revive(struct ox_rank *rank) {
@@ -115,6 +132,7 @@ enum ox_status ox_link_revive(struct ox_rank *rank) {
             OX_THEN(status, ox_comm_revive(rank->along[axis]));
         }
     }
+    OX_THEN(status, rank->pipe == NULL ? OX_OK : ox_comm_revive(rank->pipe));
     return status;
 }
 
@@ -295,12 +313,47 @@ static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint3
                           what);
 }
 
-static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
-    struct ox_sums sums = ox_plan_sums(&rank->plan->input);
-    const uint64_t bytes = ox_plan_report_bytes(&rank->plan->input.model);
+/* The totals of units travel by the coordinates that hold them. They stand in for the partial sums of units that the
+ * rank does not hold. */
+static enum ox_status gather_totals(struct ox_rank *rank, double *norms) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const uint32_t pipe = ox_plan_pipe(input), unit_count = input->model.unit_count;
     struct cuts cuts = {{0}};
-    for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
-        cuts.at[sums.rank + 1] = cuts.at[sums.rank] + ox_sums_count(&sums) * bytes;
+    for (uint32_t at = 0; at < pipe; at++) {
+        uint64_t count = cuts.at[at] / sizeof *norms;
+        for (uint32_t i = 0; i < unit_count; i++) {
+            if (input->model.units[i].trained && ox_plan_owner(&input->ranks, i) == at) {
+                rank->totals[count++] = at == ox_plan_pipe_at(input) ? ox_norm_total(rank, norms, i) : 0;
+            }
+        }
+        cuts.at[at + 1] = count * sizeof *norms;
+    }
+    const enum ox_status status =
+        gather_doubles(rank, rank->along[OX_AXIS_PIPE], rank->totals, &cuts, "square sums of units");
+    uint64_t count = 0;
+    for (uint32_t at = 0; at < pipe && status == OX_OK; at++) {
+        for (uint32_t i = 0; i < unit_count; i++) {
+            if (input->model.units[i].trained && ox_plan_owner(&input->ranks, i) == at) {
+                double *const first = &norms[ox_norm_partials_first(rank, i)];
+                *first = at == ox_plan_pipe_at(input) ? *first : rank->totals[count];
+                count++;
+            }
+        }
+    }
+    return status;
+}
+
+/* Reports come from the ranks that compute the head, of each those of its micro-batches. */
+static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    struct ox_sums sums = ox_plan_sums(input);
+    const uint64_t bytes = ox_plan_report_bytes(&input->model);
+    const uint32_t head = ox_plan_stage_owner(input, input->model.stage_count - 1) * ox_plan_data_ranks(input);
+    struct cuts cuts = {{0}};
+    for (uint32_t i = 0; i < ox_plan_rank_count(input); i++) {
+        const bool gives = i >= head && i < head + sums.ranks;
+        sums.rank = gives ? i - head : 0;
+        cuts.at[i + 1] = cuts.at[i] + (gives ? ox_sums_count(&sums) * bytes : 0);
     }
     return gather_doubles(rank, rank->comm, losses, &cuts, "losses");
 }
@@ -387,8 +440,40 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
         .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what}, OX_TRAFFIC_GRADS);
 }
 
+/* ---- a pipeline ------------------------------------------------------------------------------------------ */
+
+/* Sends activations or their gradient to another rank of the pipeline, or receives them. Both sides name the stage
+ * whose input it is, and the micro-batch by its number in the step. */
+static enum ox_status transfer(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    const struct ox_rank_group group = ox_plan_group(&rank->plan->input, OX_AXIS_PIPE);
+    const bool sends = task->lane == OX_LANE_LINK_OUT;
+    const enum ox_use_role role = sends ? OX_USE_SOURCE : OX_USE_TARGET;
+    const struct ox_buf *const buf = &plan->bufs[task->uses[ox_task_find_use(task, role)].buf_idx];
+    const bool on_host = rank->config.budget.unified || buf->tier == OX_TIER_HOST;
+    const uint32_t peer = (task->peer - group.first) / group.stride;
+    char what[OX_COMM_WHAT_BYTES];
+    snprintf(what, sizeof what, "%s stage %u, micro-batch %u",
+             task->move == OX_MOVE_OUTSIDE_ACT ? "activations of" : "gradient of the input of", task->stage_idx,
+             rank->loss_first + task->mb_idx);
+    OX_ASSERT(ox_rank_group_member(&group, peer) == task->peer && peer != group.idx);
+    const enum ox_status status =
+        sends ? ox_comm_send(rank->pipe, &(struct ox_comm_send){
+                    .peer = peer, .source = view(rank, plan, task, role).ptr, .bytes = task->bytes, .on_host = on_host,
+                    .what = what})
+              : ox_comm_recv(rank->pipe, &(struct ox_comm_recv){
+                    .peer = peer, .target = view(rank, plan, task, role).ptr, .bytes = task->bytes, .on_host = on_host,
+                    .what = what});
+    if (status == OX_OK) {
+        ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, task->bytes);
+    }
+    return status;
+}
+
 enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
     OX_ASSERT(rank->comm != NULL);
+    if (task->lane != OX_LANE_LINK) {
+        return transfer(rank, plan, task);
+    }
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
         return gather_weights(rank, plan, task);
@@ -397,7 +482,9 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
     case OX_MOVE_SUM:
         return reduce_scatter(rank, plan, task);
     case OX_MOVE_PARTIALS:
-        return gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
+        return task->axis == OX_AXIS_PIPE
+                   ? gather_totals(rank, view(rank, plan, task, OX_USE_TARGET).ptr)
+                   : gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
     case OX_MOVE_LOSSES:
         return gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
     default:

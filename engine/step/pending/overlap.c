@@ -270,7 +270,8 @@ static void leave_pending(struct ox_rank *rank) {
     ox_routing_keep(rank);
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         const bool all = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
-        rank->due.pending[i] = !rank->plan->input.model.units[i].trained           ? OX_DUE_NOTHING
+        const bool trains = rank->plan->input.model.units[i].trained && ox_plan_holds(&rank->plan->input, i);
+        rank->due.pending[i] = !trains                                          ? OX_DUE_NOTHING
                                : all                                            ? OX_DUE_ALL
                                : ox_plan_goes_ahead(&rank->plan->input, i) ? OX_DUE_STATE : OX_DUE_NOTHING;
     }

@@ -58,12 +58,3 @@ uint32_t ox_unit_grad_idx(const struct ox_rank *rank, uint32_t unit_idx) {
 uint64_t ox_grad_elems(const struct ox_rank *rank, uint32_t grad_idx) {
     return rank->plan->input.model.grads[grad_idx].elem_count;
 }
-
-uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
-    uint64_t first = 0;
-    for (uint32_t i = 0; i < unit_idx; i++) {
-        const bool counts = rank->plan->input.model.units[i].trained; /* the others have no gradient */
-        first += counts ? ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS) : 0;
-    }
-    return first;
-}

@@ -129,11 +129,13 @@ struct ox_rank {
     struct ox_device *device;
     struct ox_ops ops;
     struct ox_tiers tiers;
-    struct ox_lane *lanes[OX_LANE_COUNT]; /* the first `lane_count` of them */
+    struct ox_lane *lanes[OX_LANE_COUNT]; /* the first `lane_count` of them; NULL where no plan has tasks for it */
     uint32_t lane_count;
     struct ox_comm *comm; /* this rank's endpoint; NULL with one rank */
     struct ox_comm *along[OX_AXIS_COUNT]; /* its endpoint with its group on an axis: `comm` where that has all ranks;
                                              NULL where it has this one alone */
+    struct ox_comm *pipe; /* its endpoint for transfers with other coordinates of the pipeline; NULL: there are none */
+    double *totals;       /* of the units' square sums, on their way between these: what it has and what it gets */
     struct ox_pool *optim_pool, *reduce_pool;
     struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
@@ -230,6 +232,11 @@ struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_id
 
 /* Index of a unit's first partial sum among those of the norm, which are in the order of units. */
 uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx);
+/* The total of a unit's partial sums; of a block that of its experts' units too, which then have none of their own.
+ * That of a unit which the rank does not hold came from those that do, in the place of its first partial sum. */
+double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_t unit_idx);
+/* The square of the norm: the totals of all units, first to last. */
+double ox_norm_square_sum(const struct ox_rank *rank, const double *partials);
 
 /* The slice of a unit that the rank owns; with one rank all of it. */
 static inline uint64_t ox_slice_elems(const struct ox_rank *rank, uint32_t unit_idx) {

@@ -269,7 +269,9 @@ static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT]
 static void observe(struct ox_tracing *tracing, bool on) {
     struct ox_rank *const rank = tracing->rank;
     for (uint32_t i = 0; i < rank->lane_count; i++) {
-        ox_lane_observe(rank->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
+        if (rank->lanes[i] != NULL) {
+            ox_lane_observe(rank->lanes[i], on ? on_job : NULL, on ? &tracing->logs[i] : NULL);
+        }
     }
 }
 

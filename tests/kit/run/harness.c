@@ -301,6 +301,13 @@ static void make_drives(const struct harness_place *place, struct harness *out) 
     }
 }
 
+/* The most tiles: one where backward reads what all forward passes report, and where a pipeline has another order. */
+static uint32_t tiles_max(const struct ox_engine_config *config) {
+    const bool whole = config->router_balance > 0 || config->router_z > 0 || config->schedule != OX_PIPE_VERTICAL;
+    const uint32_t ranks = config->ranks == 0 ? 1 : config->ranks, pipe = config->pipe == 0 ? 1 : config->pipe;
+    return whole ? 1 : config->micro_batches / (ranks / pipe);
+}
+
 static struct ox_engine_config configure(const struct harness_run *run, const struct harness_place *place,
                                          struct harness *out) {
     char why[160];
@@ -314,6 +321,9 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .team = run->team,
         .sharding = run->sharding,
         .copies = run->copies,
+        .pipe = run->pipe,
+        .schedule = run->schedule,
+        .pipe_chunks = run->pipe_chunks,
         .comm_timeout_ns = run->comm_timeout_ns,
         .dtype = run->dtype,
         .objective = run->objective,
@@ -341,9 +351,8 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .queue_depth = 8,
         .chaos_seed = place->chaos_seed,
     };
-    const bool whole = run->router_balance > 0 || run->router_z > 0;
-    const uint32_t tiles_max = whole ? 1 : run->micro_batches / (run->ranks == 0 ? 1 : run->ranks);
-    config.request.tiles = config.request.tiles > tiles_max ? tiles_max : config.request.tiles;
+    const uint32_t most = tiles_max(&config);
+    config.request.tiles = config.request.tiles > most ? most : config.request.tiles;
     if (place->store) {
         config.nvme_folders = out->folders;
         config.nvme_bytes = out->bytes;
@@ -360,8 +369,7 @@ static void tighten(struct ox_engine_config *config) {
     struct ox_engine_config smallest = *config;
     struct ox_engine_plan *plan = NULL;
     smallest.request = (struct ox_placement_request){
-        .tiles = config->router_balance > 0 || config->router_z > 0
-                     ? 1 : config->micro_batches / (config->ranks == 0 ? 1 : config->ranks),
+        .tiles = tiles_max(config),
         .act_tier = NVME, .weights_tier = NVME, .state_tier = NVME, .grad_tier = NVME};
     REQUIRE_OK(ox_engine_plan_open(&smallest, &plan));
     const uint32_t ranks = ox_plan_rank_count(&plan->input);

@@ -1,0 +1,83 @@
+/* The norm's sums: partial sums of each unit in order, then the totals of units. So ranks that hold other units need
+ * eight bytes of a unit, and the norm does not depend on who holds which. */
+#include "engine/step/rank/rank.h"
+
+#include "base/bytes.h"
+
+uint64_t ox_norm_partials_first(const struct ox_rank *rank, uint32_t unit_idx) {
+    uint64_t first = 0;
+    for (uint32_t i = 0; i < unit_idx; i++) {
+        const bool counts = rank->plan->input.model.units[i].trained; /* the others have no gradient */
+        first += counts ? ox_div_up(ox_unit_elems(rank, i), OX_GROUP_ELEMS) : 0;
+    }
+    return first;
+}
+
+struct norm_sum {
+    const struct ox_rank *rank;
+    const double *partials;
+    double total; /* of the unit */
+};
+
+/* Adds the partial sums of a unit's elements [begin, end), if it has some. */
+static void add_partials(struct norm_sum *sum, uint32_t unit_idx, uint64_t begin, uint64_t end) {
+    const double *const of = sum->partials + ox_norm_partials_first(sum->rank, unit_idx);
+    const bool counts = sum->rank->plan->input.model.units[unit_idx].trained;
+    for (uint64_t i = begin / OX_GROUP_ELEMS; counts && i < ox_div_up(end, OX_GROUP_ELEMS); i++) {
+        sum->total += of[i];
+    }
+}
+
+/* Where the part of a block behind its experts begins, in the unit without them. */
+static uint64_t behind_experts(const struct ox_unit *unit) {
+    uint64_t begin = unit->elem_count;
+    for (uint32_t role = OX_ROLE_SHARED_GATE_UP; role <= OX_ROLE_SHARED_GATE_BIAS; role++) {
+        begin = ox_min_u64(begin, unit->role_offset[role]);
+    }
+    return begin;
+}
+
+/* Adds those of a block's experts role by role, the groups of each in order. */
+static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count) {
+    for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
+        for (uint32_t i = 0; i < count; i++) {
+            const struct ox_unit *const unit = &sum->rank->config.model->units[unit_idxs[i]];
+            uint64_t end = unit->elem_count;
+            for (uint32_t next = OX_ROLE_EXPERT_DOWN_BIAS; next > role; next--) {
+                end = ox_min_u64(end, unit->role_offset[next]);
+            }
+            if (unit->role_offset[role] != UINT64_MAX) {
+                add_partials(sum, unit_idxs[i], unit->role_offset[role], end);
+            }
+        }
+    }
+}
+
+double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_t unit_idx) {
+    const struct ox_model *const model = rank->config.model;
+    const struct ox_unit *const unit = &model->units[unit_idx];
+    struct norm_sum sum = {.rank = rank, .partials = partials};
+    if (!ox_plan_holds(&rank->plan->input, unit_idx)) {
+        const bool counts = rank->plan->input.model.units[unit_idx].trained;
+        return counts ? partials[ox_norm_partials_first(rank, unit_idx)] : 0; /* as its holders have sent it */
+    }
+    if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+        uint32_t first = 0;
+        const uint32_t groups = ox_model_expert_units(model, unit_idx, &first);
+        const uint64_t behind = behind_experts(unit);
+        add_partials(&sum, unit_idx, 0, behind);
+        add_experts(&sum, model->stages + first, groups);
+        add_partials(&sum, unit_idx, behind, unit->elem_count);
+    } else if (unit->kind != OX_UNIT_EXPERTS) {
+        add_partials(&sum, unit_idx, 0, unit->elem_count);
+    }
+    return sum.total;
+}
+
+double ox_norm_square_sum(const struct ox_rank *rank, const double *partials) {
+    double total = 0;
+    for (uint32_t i = 0; i < rank->config.model->unit_count; i++) {
+        total += ox_norm_total(rank, partials, i);
+    }
+    return total;
+}

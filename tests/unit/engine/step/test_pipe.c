@@ -1,0 +1,122 @@
+/* Pipelines: ranks that have layers of their own and pass activations to each other. No bit depends on how many there
+ * are, on the order in which they do their stages, on where planes live, nor on what the ranks of a stage divide. */
+#include "base/assert.h"
+#include "tests/kit/run/golden.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { QUICK = 24 };
+#else
+enum { QUICK = 8 };
+#endif
+enum { GROUPS = 8 };
+
+/* How ranks lie: data ranks for each coordinate of the pipeline. */
+static const struct mesh {
+    uint32_t pipe, data;
+} meshes[] = {{2, 1}, {3, 1}, {4, 1}, {2, 2}, {2, 4}, {3, 2}, {4, 2}};
+enum { MESHES = sizeof meshes / sizeof *meshes };
+
+static const struct order {
+    enum ox_pipe_schedule schedule;
+    uint32_t chunks;
+    const char *name;
+} orders[] = {{OX_PIPE_VERTICAL, 1, "vertical"},
+              {OX_PIPE_GPIPE, 1, "gpipe"},
+              {OX_PIPE_1F1B, 1, "1f1b"},
+              {OX_PIPE_INTERLEAVED, 2, "interleaved"}};
+enum { ORDERS = sizeof orders / sizeof *orders };
+
+static bool takes(void) {
+    static unsigned asked;
+    return test_takes(asked++, QUICK);
+}
+
+static struct harness_run run_of(const struct golden *golden, const struct mesh *mesh, const struct order *order) {
+    struct harness_run run = golden_run(golden);
+    run.compute_threads = 1;
+    run.sum_groups = GROUPS;
+    run.ranks = mesh->pipe * mesh->data;
+    run.pipe = mesh->pipe;
+    run.schedule = order->schedule;
+    run.pipe_chunks = order->chunks;
+    run.comm_timeout_ns = UINT64_C(60000000000); /* what waits in a circle is named */
+    return run;
+}
+
+/* Whether each coordinate has as many runs of stages as the order asks for, in a row: with one table for embedding and
+ * head, which are on one coordinate, only `vertical` has that. */
+static bool divides(const struct golden *golden, const struct mesh *mesh, const struct order *order) {
+    const struct harness_run run = golden_run(golden);
+    struct ox_hf_folder *folder = NULL;
+    REQUIRE_OK(ox_hf_open(run.model_folder, false, &folder));
+    const struct ox_model *const model = ox_hf_model(folder);
+    const bool tied = model->table.unit_idx == model->stages[0];
+    const bool can = model->stage_count > mesh->pipe * order->chunks && (!tied || order->schedule == OX_PIPE_VERTICAL);
+    ox_hf_close(&folder);
+    return can;
+}
+
+static void check_run(const struct golden *golden, const struct mesh *mesh, const struct order *order,
+                      const struct harness_place *place, const struct outcome *expected) {
+    const struct harness_run run = run_of(golden, mesh, order);
+    struct outcome outcome;
+    char name[480];
+    snprintf(name, sizeof name, "%s: pipe %u, data %u, %s, %s", golden->folder, mesh->pipe, mesh->data, order->name,
+             place->name);
+    golden_train(golden, &run, place, FEW_STEPS, &outcome);
+    outcome_check_same(name, expected, &outcome);
+    outcome_close(&outcome);
+}
+
+static double evaluate(const struct golden *golden, const struct harness_run *run) {
+    struct harness harness;
+    struct ox_eval_result result;
+    harness_open(run, &harness_in_memory, &harness);
+    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
+    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
+    harness_close(&harness);
+    return result.loss_sum;
+}
+
+static void check(const char *name) {
+    static const struct mesh one = {1, 1};
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    golden.micro_batches = GROUPS;
+    const struct harness_run alone = run_of(&golden, &one, &orders[0]);
+    const double loss = evaluate(&golden, &alone);
+    golden_train(&golden, &alone, &harness_in_memory, FEW_STEPS, &expected);
+    for (unsigned m = 0; m < MESHES; m++) {
+        for (unsigned o = 0; o < ORDERS; o++) {
+            if (!divides(&golden, &meshes[m], &orders[o])) {
+                continue;
+            }
+            if (takes()) {
+                const struct harness_run run = run_of(&golden, &meshes[m], &orders[o]);
+                CHECK(evaluate(&golden, &run) == loss);
+                check_run(&golden, &meshes[m], &orders[o], &harness_in_memory, &expected);
+            }
+            for (unsigned p = 0; harness_places[p].name != NULL; p++) {
+                if ((p + m + o) % 4 == 0 && takes()) {
+                    struct harness_place place = harness_places[p];
+                    place.chaos_seed = p % 3 == 0 ? p + 1 : 0; /* late lanes and calls, memory that is NaN before */
+                    check_run(&golden, &meshes[m], &orders[o], &place, &expected);
+                }
+            }
+        }
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+int main(void) {
+    check("llama_tied_gqa");
+    check("olmo2");
+    check("gpt2_small");
+    check("qwen3");
+    return test_end();
+}
