@@ -67,6 +67,11 @@ enum ox_sharding_choice {
     OX_SHARDING_CHOICE_ZERO2, OX_SHARDING_CHOICE_ZERO3, OX_SHARDING_CHOICE_NO_SHARD, OX_SHARDING_CHOICE_SHARED,
     OX_SHARDING_CHOICE_HYBRID_SHARD, OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2,
 };
+enum { OX_CONFIG_MESH_BYTES = 64 };
+enum ox_pipeline_choice { /* as enum ox_pipe_schedule, behind auto */
+    OX_PIPELINE_CHOICE_AUTO, OX_PIPELINE_CHOICE_VERTICAL, OX_PIPELINE_CHOICE_GPIPE, OX_PIPELINE_CHOICE_1F1B,
+    OX_PIPELINE_CHOICE_INTERLEAVED,
+};
 enum ox_reduction_choice { OX_REDUCTION_FIXED, OX_REDUCTION_LIBRARY };
 enum ox_comm_choice { OX_COMM_CHOICE_AUTO, OX_COMM_CHOICE_LOCAL, OX_COMM_CHOICE_NCCL };
 enum ox_resize_choice { OX_RESIZE_OFF, OX_RESIZE_MEAN, OX_RESIZE_FRESH };
@@ -254,6 +259,10 @@ struct ox_config_ranks {
     char count[24];          /* auto | count: devices that do a step together */
     enum ox_sharding_choice sharding;   /* what they divide */
     uint64_t shard_size; /* of hybrid sharding: ranks of a copy; 0: those of a machine */
+    char mesh[OX_CONFIG_MESH_BYTES];   /* "" | auto | sizes as in dp=2,pp=4 */
+    uint64_t data_parallel_size, pipeline_parallel_size; /* 0: as --mesh or --ranks say */
+    enum ox_pipeline_choice pipeline_schedule;
+    uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */
     enum ox_reduction_choice reduction; /* who adds their gradients */
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */

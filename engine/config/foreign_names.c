@@ -21,7 +21,11 @@ static const char streamed[] = "does not exist: state is streamed without a conf
 static const char use_ranks[] = "use --ranks N, or --ranks auto; CUDA_VISIBLE_DEVICES chooses among GPUs";
 static const char use_sharding[] = "use --sharding NAME";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
-                                  "(--sharding), never a tensor or a sequence; leave it out";
+                                  "(--sharding) or the layers (--pipeline-parallel-size), never a tensor or a "
+                                  "sequence; leave it out";
+static const char use_pipeline[] = "use --pipeline-parallel-size N; layers are dealt to the ranks by their work";
+static const char use_chunks[] = "use --pipeline-schedule interleaved with --virtual-pipeline-size N, the runs of "
+                                 "layers of each rank";
 static const char one_process[] = "does not exist: the ranks of a machine are threads of one process (--ranks N); "
                                   "leave it out";
 static const char use_copies[] = "use --sharding hybrid_shard, and --shard-size N: ranks that divide a copy";
@@ -110,7 +114,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"gradient-allreduce-op disable-allgather dump-state nebula* graph-harvesting vocabulary-size", NULL,
      not_needed, ANY},
     {"memory-breakdown", NULL, "is always so: the plan has the memory at its fullest", ANY},
-    {"pipeline pipeline.*", NULL, not_divided, ANY},
+    {"pipeline pipeline.*", NULL, use_pipeline, ANY},
     {"use-data-before-expert-parallelism", NULL, no_experts, ANY},
     {"compression-training* quantize-training* eigenvalue* sparse-attention*", NULL, full_weights, ANY},
     {"curriculum-learning* data-efficiency*", NULL, "use --data-order sequential", ANY},
@@ -248,11 +252,15 @@ const struct ox_foreign ox_foreign_names[] = {
     {"num-processes nproc* num-gpus* num-accelerators n-gpu n-gpus ngpu*", NULL, use_ranks, ANY},
     {"gpu", NULL, "use --device cuda; CUDA_VISIBLE_DEVICES chooses among GPUs", ANY},
     {"gpu-id*", NULL, "does not exist: CUDA_VISIBLE_DEVICES chooses among GPUs, --ranks N says how many", ANY},
-    {"gpus devices world-size data-parallel-size", NULL, use_ranks, ANY},
-    {"*tensor*parallel* *pipeline*parallel* *pipeline-* *context*parallel* *sequence*parallel* "
+    {"gpus devices world-size", NULL, use_ranks, ANY},
+    {"num-layers-per-virtual-pipeline-stage num-virtual-stages-per-pipeline-rank", NULL, use_chunks, ANY},
+    {"pp-size *pipeline*parallel-size megatron-lm-pp-degree", NULL, use_pipeline, ANY},
+    {"pipeline-dtype pipeline-model-parallel-comm* deallocate-pipeline* microbatch-group-size* *-pipeline-num-layers "
+     "account-for-*-in-pipeline-split", NULL, not_needed, ANY},
+    {"*tensor*parallel* *context*parallel* *sequence*parallel* "
      "parallelism-config* use-parallelism-config", NULL, not_divided, ANY},
     {"expert-*", NULL, no_experts, ANY},
-    {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride tp-size pp-size cp-size sp-size", NULL,
+    {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride tp-size cp-size sp-size", NULL,
      not_divided, ANY},
     {"ep-size", NULL, no_experts, ANY},
     {"device", NULL, "computes on the CPU alone; leave it out", OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_INSPECT},

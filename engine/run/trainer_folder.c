@@ -544,7 +544,13 @@ static const char *newest_choice(const struct ox_trainer *trainer, char text[OX_
 /* Refuses ranks that divide the stores of several processes in another way. */
 static enum ox_status check_ranks(const struct ox_trainer *trainer) {
     const uint32_t processes = ox_team_count(trainer->team), ranks = ox_trainer_recorded_ranks(trainer, processes);
+    const uint32_t pipe = ox_trainer_recorded_pipe(trainer);
     char choice[OX_PATH_BYTES];
+    if (processes > 1 && pipe != trainer->engine_config.pipe) {
+        return ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: the stores of the run's %u processes are divided by "
+                       "a pipeline of %u; give --pipeline-parallel-size %u, or name a checkpoint to go on from: %s",
+                       trainer->engine_config.pipe, processes, pipe, pipe, newest_choice(trainer, choice));
+    }
     return processes == 1 || ranks == trainer->engine_config.ranks
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--ranks %u: the stores of the run's %u processes are divided among %u ranks; "

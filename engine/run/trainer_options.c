@@ -195,6 +195,13 @@ int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_m
     return is_auto ? -1 : count;
 }
 
+uint32_t ox_trainer_recorded_pipe(const struct ox_trainer *trainer) {
+    struct ox_config *const record = load_resumed(trainer);
+    const uint64_t pipe = record != NULL ? record->ranks.pipeline_parallel_size : 1;
+    free(record);
+    return (uint32_t)ox_max_u64(pipe, 1);
+}
+
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {
     struct ox_config *const record = load_resumed(trainer);
     const uint32_t ranks = record != NULL ? (uint32_t)strtoul(record->ranks.count, NULL, 10) : processes;

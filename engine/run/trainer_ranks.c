@@ -1,6 +1,7 @@
 /* How many ranks do a step together and what they divide, checked before anything is reserved. */
 #include "engine/run/trainer_internal.h"
 
+#include "engine/config/mesh_words.h"
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/pool.h"
@@ -48,14 +49,14 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
     return OX_OK;
 }
 
-/* Each rank needs a micro-batch and a sum group. */
+/* Each rank that shares its stages with others needs a micro-batch and a sum group. */
 static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t processes = ox_team_count(trainer->team);
     const uint64_t groups = trainer->config.train.sum_groups > 0 ? trainer->config.train.sum_groups : UINT64_MAX;
     const uint64_t most = ox_min_u64(engine->micro_batches, groups);
     char who[64], remedy[64];
-    snprintf(who, sizeof who, "--ranks %u", ranks);
+    snprintf(who, sizeof who, trainer->engine_config.pipe > 1 ? "%u data ranks" : "--ranks %u", ranks);
     snprintf(remedy, sizeof remedy, "give --ranks %" PRIu64, most / processes * processes);
     if (most < processes) { /* each of which has a rank at least */
         snprintf(who, sizeof who, "%u ranks in %u processes", ranks, processes);
@@ -180,6 +181,11 @@ static enum ox_status check_copy_store(const struct ox_trainer *trainer, uint32_
     if (trainer->config.memory.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
         return OX_OK;
     }
+    if (trainer->config.tool.plan_only && trainer->team == NULL) {
+        ox_log(OX_LOG_INFO, "--sharding %s with --nvme: planned for a process for each copy, as mpirun -np %u starts "
+               "them", name_of(&trainer->config), ranks / size);
+        return OX_OK;
+    }
     return ox_fail(OX_E_CONFIG, "--sharding %s: the %u ranks of a process would have %s copies of the state in one "
                    "store; leave out --nvme, give --shard-size %u, or start a process for each copy",
                    name_of(&trainer->config), here, here % size == 0 ? "several" : "parts of several", here);
@@ -213,6 +219,8 @@ static enum ox_status set_copies(struct ox_trainer *trainer, uint32_t ranks) {
     OX_TRY(check_shard_size(trainer, ranks, size));
     OX_TRY(check_copy_store(trainer, ranks, size));
     trainer->engine_config.copies = ranks / size;
+    const bool planned = config->tool.plan_only && config->memory.nvme_count > 0;
+    trainer->engine_config.store_ranks = planned ? size : 0;
     return OX_OK;
 }
 
@@ -234,7 +242,50 @@ static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
     return shardings[choice];
 }
 
-static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
+/* What one of the options of a pipeline needs beside the number of ranks. */
+static enum ox_status check_pipe(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    const uint32_t processes = ox_team_count(trainer->team);
+    if (engine->pipe <= 1) {
+        return words->pipeline_schedule == OX_PIPELINE_CHOICE_AUTO || strcmp(words->mesh, "auto") == 0
+                   ? OX_OK : ox_fail(OX_E_CONFIG, "--pipeline-schedule: there is no pipeline; add "
+                                     "--pipeline-parallel-size N, or leave it out");
+    }
+    if (words->sharding == OX_SHARDING_CHOICE_SHARED) {
+        return ox_fail(OX_E_CONFIG, "--sharding shared: devices take the slices of all ranks, and those of a pipeline "
+                       "have other layers; choose another sharding, or leave out the pipeline");
+    }
+    return processes == 1 || engine->device == OX_DEVICE_CPU
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: GPUs of several processes cannot pass "
+                                 "activations on yet; start one process with --ranks %u", engine->pipe, ranks);
+}
+
+static enum ox_pipe_schedule schedule_of(const struct ox_config *config) {
+    return config->ranks.pipeline_schedule == OX_PIPELINE_CHOICE_AUTO
+               ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(config->ranks.pipeline_schedule - 1);
+}
+
+/* Sets the mesh, where options say one, and records it; *ranks: how many ranks it has, 0: as --ranks says. */
+static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
+    struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_mesh_sizes sizes;
+    engine->pipe = 1;
+    engine->schedule = schedule_of(config);
+    engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
+    OX_TRY(ox_mesh_read(&config->ranks, &sizes));
+    OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
+    engine->pipe = (uint32_t)ox_max_u64(sizes.pipe, 1);
+    if (*ranks > 0) {
+        snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
+        config->ranks.pipeline_parallel_size = engine->pipe;
+    }
+    return OX_OK;
+}
+
+/* `of_mesh`: how many ranks the mesh has; 0: options say none. */
+static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, uint32_t *out) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool here = engine->device == OX_DEVICE_CUDA && trainer->gpu.memory_bytes > 0;
@@ -243,16 +294,19 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t *out) {
     const uint32_t processes = ox_team_count(trainer->team);
     uint32_t devices = 1;
     enum ox_status status = processes == 1 && given == 1 ? OX_OK : device_count(trainer, &devices);
-    *out = strcmp(config->ranks.count, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
+    *out = of_mesh > 0 ? of_mesh
+           : strcmp(config->ranks.count, "auto") != 0 ? (uint32_t)(given > 1 ? given : processes)
            : processes > 1 ? processes
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
     OX_THEN(status, check_count(trainer, *out, devices));
-    OX_THEN(status, check_work(trainer, *out));
+    const uint32_t of_data = *out / engine->pipe;
+    OX_THEN(status, check_pipe(trainer, *out));
+    OX_THEN(status, check_work(trainer, of_data));
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
-    OX_THEN(status, check_reduction(trainer, *out));
-    OX_THEN(status, set_copies(trainer, *out));
+    OX_THEN(status, check_reduction(trainer, of_data));
+    OX_THEN(status, set_copies(trainer, of_data));
     return status;
 }
 
@@ -266,8 +320,10 @@ static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
+    uint32_t of_mesh = 0;
     engine->ranks = 1;
     engine->sharding = sharding_of(config->ranks.sharding);
+    enum ox_status status = set_mesh(trainer, &of_mesh);
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
     engine->chunk_elems = config->place.chunk_elems > 0 ? config->place.chunk_elems : recorded.chunk_elems;
     if (config->memory.store_generations == 0 && !trainer->input.eval_alone) {
@@ -279,8 +335,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     const bool library = config->ranks.reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->train.sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = recorded.sum_groups;
-        const bool enough = strcmp(config->ranks.count, "auto") == 0 ? groups > 1
-                                                               : strtoull(config->ranks.count, NULL, 10) <= groups;
+        const bool enough = strcmp(config->ranks.count, "auto") == 0
+                                ? groups > 1 : strtoull(config->ranks.count, NULL, 10) / engine->pipe <= groups;
         config->train.sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
     }
     engine->comm = (enum ox_rank_comm)config->ranks.comm; /* the same words in the same order */
@@ -289,11 +345,12 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
     }
-    const enum ox_status status = pick_count(trainer, &engine->ranks);
-    engine->sum_groups = groups_of(trainer, engine->ranks);
+    OX_THEN(status, pick_count(trainer, of_mesh, &engine->ranks));
+    const uint32_t of_data = engine->ranks / engine->pipe;
+    engine->sum_groups = groups_of(trainer, of_data);
     if (trainer->input.eval_alone) {
         const uint64_t configured = config->train.gradient_accumulation_steps;
-        engine->micro_batches = (uint32_t)(ox_div_up(engine->ranks, configured) * configured);
+        engine->micro_batches = (uint32_t)(ox_div_up(of_data, configured) * configured);
     }
     engine->library_sums = library && engine->ranks > 1;
     engine->comm = engine->library_sums ? OX_RANK_COMM_NCCL : engine->comm; /* of GPUs */
@@ -430,6 +487,46 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* For --mesh auto: tries every number of coordinates that divides the ranks, from one on, and keeps that whose step
+ * takes least; one with a pipeline has to gain 1 %. Says what each takes. One that has no plan is passed over. */
+static enum ox_status choose_mesh(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const enum ox_sharding given = engine->sharding;
+    char text[512] = "";
+    double fastest = INFINITY, seconds = 0;
+    uint32_t best = 1;
+    size_t used = 0;
+    for (uint32_t pipe = 1; pipe <= engine->ranks; pipe++) {
+        if (engine->ranks % pipe != 0 || engine->ranks / pipe > engine->micro_batches) {
+            continue;
+        }
+        engine->pipe = pipe;
+        engine->sum_groups = groups_of(trainer, engine->ranks / pipe);
+        const enum ox_status status = try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
+                                                   &seconds);
+        ox_engine_plan_close(&trainer->plan);
+        if (status != OX_OK && status != OX_E_CONFIG) {
+            return status;
+        }
+        if (used < sizeof text) {
+            used += (size_t)snprintf(text + used, sizeof text - used, status == OX_OK ? "%sdp=%u,pp=%u %.3g s" :
+                                     "%sdp=%u,pp=%u has no plan", used == 0 ? "" : "; ", engine->ranks / pipe, pipe,
+                                     seconds);
+        }
+        if (status == OX_OK && seconds < (pipe > 1 ? 0.99 : 1) * fastest) {
+            best = pipe;
+            fastest = seconds;
+        }
+    }
+    engine->pipe = best;
+    engine->sum_groups = groups_of(trainer, engine->ranks / best);
+    engine->sharding = given;
+    trainer->config.ranks.pipeline_parallel_size = best;
+    ox_log(OX_LOG_INFO, "--mesh auto: takes dp=%u,pp=%u, by the predicted time of a step: %s", engine->ranks / best,
+           best, text);
+    return OX_OK;
+}
+
 /* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
 static void count_elsewhere(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -461,10 +558,13 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     const bool is_auto = any_count && engine->ranks > 1;
     enum ox_status status = may_group(trainer) ? choose_experts(trainer) : OX_OK;
     OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
+    const bool any_mesh = strcmp(trainer->config.ranks.mesh, "auto") == 0 && engine->pipe <= 1 &&
+                          trainer->config.ranks.data_parallel_size == 0;
+    OX_THEN(status, any_mesh && engine->ranks > 1 ? choose_mesh(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.train.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
-    const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > 1;
+    const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > engine->pipe;
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
     OX_THEN(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */

@@ -215,6 +215,37 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
     }
 }
 
+/* Prints which stages a coordinate of a pipeline computes, the first few of many. */
+static void print_stages(FILE *out, const struct ox_plan_input *input, uint32_t at) {
+    enum { SHOWN = 8 };
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->model.stage_count; i++) {
+        if (ox_plan_stage_owner(input, i) == at && count++ < SHOWN) {
+            fprintf(out, "%s%u", count == 1 ? "" : ", ", i);
+        }
+    }
+    if (count > SHOWN) {
+        fprintf(out, " and %u more", count - SHOWN);
+    }
+}
+
+/* Prints how a pipeline divides the stages. */
+static void print_pipe(FILE *out, const struct ox_plan_input *input) {
+    const uint32_t pipe = ox_plan_pipe(input), of_data = ox_plan_data_ranks(input);
+    if (pipe == 1) {
+        return;
+    }
+    fprintf(out, "\npipeline: %u stages over %u ranks", input->model.stage_count, pipe);
+    if (of_data > 1) {
+        fprintf(out, ", each of which is %u that divide the micro-batches", of_data);
+    }
+    fprintf(out, "; %s", ox_pipe_schedule_name(input->placement.schedule));
+    for (uint32_t at = 0; at < pipe; at++) {
+        fprintf(out, at == 0 ? "; stages " : " | ");
+        print_stages(out, input, at);
+    }
+}
+
 /* Prints what a part of a model exchanges with the parts before and after it. */
 static void print_part(FILE *out, const struct ox_plan_model *model) {
     char text[OX_SIZE_TEXT_BYTES];
@@ -278,6 +309,7 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
     }
     print_kept(out, input);
     print_part(out, &input->model);
+    print_pipe(out, input);
     print_rank(out, input);
     fprintf(out, "\n\n");
     print_ledger(out, plan, input);

@@ -180,12 +180,13 @@ static void check_pipe_step(const struct harness *harness, const struct harness_
         all += harness->model->units[i].elem_count;
         blocks += i > 0 && i + 1 < harness->model->unit_count ? harness->model->units[i].elem_count : 0;
     }
+    const uint64_t passes = run->schedule == OX_PIPE_VERTICAL ? 1 : micro_batches / data; /* each micro-batch alone */
     const uint64_t other = all / CHUNK * 8 * (data - 1) + 8 * harness->model->unit_count * (pipe - 1) * data +
                            8 * micro_batches * (run->ranks - 1);
     const int links[] = {OX_LINK_PEER_IN, OX_LINK_PEER_OUT};
     for (int i = 0; i < 2; i++) {
         const uint64_t *const crossed = result->traffic[links[i]];
-        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == 4 * (all + blocks) * (data - 1));
+        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == passes * 4 * (all + blocks) * (data - 1));
         CHECK(crossed[OX_TRAFFIC_GRADS] == 4 * all * (data - 1));
         CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == 2 * borders * micro_batches * 4 * SEQ * HIDDEN);
         CHECK(crossed[OX_TRAFFIC_OTHER] == other);
@@ -224,10 +225,15 @@ static void check_pipe_memory(const struct harness *harness, const struct harnes
         }
         CHECK(bytes == 12 * held);
         for (uint32_t stage = 1; stage + 1 < STAGES; stage++) {
-            const uint32_t left = run->pipe - rank / data; /* coordinates from this one on */
+            /* Coordinates from this one on; the last one has the next input while it computes. */
+            const uint32_t of_last = run->pipe - rank / data, left = of_last == 1 ? 2 : of_last;
             const uint32_t expected = run->schedule == OX_PIPE_1F1B && left < micro_batches ? left : micro_batches;
             const uint32_t most = most_waiting(plan->train, stage);
-            CHECK(!ox_plan_computes(&plan->input, stage) || most == expected);
+            if (ox_plan_computes(&plan->input, stage) && most != expected) {
+                printf("%s, pipe %u, data %u, stage %u of rank %u: %u checkpoints wait, and not %u\n",
+                       ox_pipe_schedule_name(run->schedule), run->pipe, data, stage, rank, most, expected);
+                test_failure_count++;
+            }
         }
     }
 }

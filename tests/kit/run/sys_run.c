@@ -42,7 +42,14 @@ const char *sys_write_model(const char *family) {
         " \"qk_rope_head_dim\": 4, \"qk_nope_head_dim\": 8, \"v_head_dim\": 8, \"n_routed_experts\": 16,"
         " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, \"n_shared_experts\": 1, \"n_group\": 4,"
         " \"topk_group\": 2, \"first_k_dense_replace\": 1, \"tie_word_embeddings\": false}\n";
-    const char *const text = strcmp(family, "gpt2") == 0 ? gpt2 : strcmp(family, "deepseek") == 0 ? deepseek : llama;
+    static const char untied[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 256,"
+        " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5,"
+        " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"hidden_act\": \"silu\"}\n";
+    const char *const text = strcmp(family, "gpt2") == 0       ? gpt2
+                             : strcmp(family, "deepseek") == 0 ? deepseek
+                             : strcmp(family, "untied") == 0   ? untied : llama;
     const char *const path = test_pathf("%s.json", family);
     files_write_text(path, text);
     return path;

@@ -26,7 +26,9 @@ static const char common_words[] =
     " --lr-scheduler-type cosine --warmup-steps 4 --max-grad-norm 0.5 --eval-windows 4 --compute-threads 1"
     " --optimizer-threads 1 --chunk-elems 2048";
 
-static const int rank_counts[] = {4, 1, 2, 3};
+static const char *const rank_words[] = {"--ranks=4", "--ranks=1", "--mesh=pp=2", "--mesh=dp=2,pp=2", "--ranks=2",
+                                         "--mesh=pp=3", "--ranks=3"};
+enum { RANK_WORDS = sizeof rank_words / sizeof *rank_words };
 static const char *const places[] = {
     "--persist-steps 1",
     "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
@@ -42,11 +44,12 @@ static const char *model_path, *text_path;
 
 /* ---- runs ------------------------------------------------------------------------------------------------ */
 
-static void begin(const char *name, unsigned steps, int ranks, const char *words) {
+/* `ranks`: a word of the command. */
+static void begin(const char *name, unsigned steps, const char *ranks, const char *words) {
     alarm(HANG_SECONDS); /* for this run */
     sys_args_train(&args, model_path, text_path, name);
     sys_args_word(&args, "--max-steps=%u", steps);
-    sys_args_word(&args, "--ranks=%d", ranks);
+    sys_args_word(&args, "%s", ranks);
     sys_args_add(&args, common_words);
     sys_args_add(&args, words);
 }
@@ -96,7 +99,7 @@ static void await_moment(uint64_t kill_idx, long told_step) {
 static bool run_part(unsigned kills_max, long *told_step) {
     static unsigned part;
     const bool fresh = *told_step < 0;
-    begin("killed", STEPS, rank_counts[part % 4], places[part / 4 % PLACE_COUNT]);
+    begin("killed", STEPS, rank_words[part % RANK_WORDS], places[part / 4 % PLACE_COUNT]);
     sys_args_add(&args, fresh ? "--overwrite-output-dir" : "--resume latest");
     sys_args_add(&args, "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
@@ -131,7 +134,7 @@ static bool run_part(unsigned kills_max, long *told_step) {
 }
 
 static void test_kills(unsigned kills_max) {
-    begin("expected", STEPS, 1, "--eval-steps 10 --save-total-limit 2");
+    begin("expected", STEPS, "--ranks=1", "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
     sys_run_well(&args, &process);
     while (counts.kills < kills_max && test_failure_count == 0) {
@@ -150,7 +153,7 @@ static void test_kills(unsigned kills_max) {
 
 /* ---- asked to stop ------------------------------------------------------------------------------------------- */
 
-static void begin_short(const char *words, int ranks, bool drive) {
+static void begin_short(const char *words, const char *ranks, bool drive) {
     begin("asked", SHORT_STEPS, ranks, "--eval-steps 4 --save-steps 0");
     sys_args_leash(&args); /* it has not come to its end when it is asked */
     sys_args_add(&args, words);
@@ -160,15 +163,20 @@ static void begin_short(const char *words, int ranks, bool drive) {
 }
 
 static void end_asked(bool drive) {
-    begin_short("--resume latest", 3, drive);
+    begin_short("--resume latest", "--ranks=3", drive);
     sys_run_well(&args, &process);
     compare("undisturbed", "asked", SHORT_STEPS);
     remove_run("asked");
 }
 
+/* Four ranks; of those with a drive two have layers of their own. */
+static const char *four(bool drive) {
+    return drive ? "--mesh=dp=2,pp=2" : "--ranks=4";
+}
+
 /* Stops a run of four ranks by a signal, or without one by the trigger file. It saves the step it ends with. */
 static void test_stop(int signal_number, int exit_status, const char *words, bool drive) {
-    begin_short(words, 4, drive);
+    begin_short(words, four(drive), drive);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep 3/"));
     if (signal_number != 0) {
@@ -188,7 +196,7 @@ static void test_stop(int signal_number, int exit_status, const char *words, boo
 
 /* Two signals at once end the process at once; what was saved or committed before stands. */
 static void test_second_signal(void) {
-    begin_short("", 4, true);
+    begin_short("", four(true), true);
     sys_start(&args, &process);
     CHECK(sys_await(&process, "\nstep 3/"));
     kill(process.pid, SIGSTOP);
@@ -205,7 +213,7 @@ static void test_second_signal(void) {
 }
 
 static void test_asked(void) {
-    begin("undisturbed", SHORT_STEPS, 1, "--eval-steps 4 --save-steps 0");
+    begin("undisturbed", SHORT_STEPS, "--ranks=1", "--eval-steps 4 --save-steps 0");
     sys_run_well(&args, &process);
     for (int drive = 0; drive < 2; drive++) {
         test_stop(SIGTERM, 143, "", drive == 1);

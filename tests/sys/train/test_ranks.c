@@ -12,6 +12,17 @@ enum { STRIDE = 2, QUICK = 3 };
 static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "shared",
                                        "hybrid_shard", "hybrid_shard_zero2"};
 enum { SHARDING_COUNT = sizeof shardings / sizeof *shardings, HYBRID = 5 };
+/* Pipelines; those of copies take no drive. Where embedding and head have one table, `vertical` alone. */
+static const char *const pipes[] = {
+    "--ranks 2 --pipeline-parallel-size 2",
+    "--mesh pp=3 --pipeline-schedule 1f1b",
+    "--mesh dp=2,pp=2 --pipeline-schedule gpipe",
+    "--mesh pp=2 --pipeline-schedule interleaved",
+    "--ranks 8 --pipeline-model-parallel-size 2 --sharding zero2",
+    "--mesh dp=2,pp=4",
+    "--mesh dp=4,pp=2 --pipeline-schedule 1f1b --sharding hybrid_shard --shard-size 2"};
+enum { PIPE_COUNT = sizeof pipes / sizeof *pipes };
+static const struct family untied = {"llama with a head of its own", "untied", "--dtype fp32"};
 static const int counts[] = {2, 3, 4, 8};
 enum { COUNT_COUNT = sizeof counts / sizeof *counts };
 
@@ -31,13 +42,22 @@ static void try_ranks(const struct family *family, int ranks, int sharding_idx, 
     end_ranks(plain_pathf("%d ranks, %s", ranks, sharding), place, expected);
 }
 
-/* A run on a drive that goes on with another number of ranks every ten steps, and keeps the groups of its beginning. */
-static void change_ranks(const struct family *family) {
-    static const int ranks[] = {1, 4, 2, 3, 8};
+static void try_pipe(const struct family *family, int pipe, int place_idx, const struct result *expected) {
+    const bool copies = strstr(pipes[pipe], "hybrid") != NULL;
+    const struct place *const place = &places[place_idx % (copies ? IN_MEMORY_COUNT : PLACE_COUNT)];
+    begin_ranks(family, 0, place->words);
+    sys_args_add(&args, pipes[pipe]);
+    add_drives(place->drives);
+    sys_run(&args, &process);
+    end_ranks(pipes[pipe], place, expected);
+}
+
+/* A run on a drive that goes on with other ranks every ten steps, and keeps the groups of its beginning. */
+static void change_ranks(const struct family *family, const char *const ranks[5]) {
     struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
     for (int i = 0; i < 5; i++) {
         begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_word(&args, "--ranks=%d", ranks[i]);
+        sys_args_add(&args, ranks[i]);
         sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
         sys_args_add(&args, "--state-tier nvme");
         sys_args_add(&args, constant_words);
@@ -45,7 +65,7 @@ static void change_ranks(const struct family *family) {
         sys_run_well(&args, &process);
     }
     remove_drives(1);
-    compare("ranks 1, 4, 2, 3, 8 in turn", test_path("ranks"), &expected);
+    compare(plain_pathf("%s, %s and so on in turn", ranks[0], ranks[1]), test_path("ranks"), &expected);
     files_remove_folder(test_path("ranks"));
     end_one(&expected);
 }
@@ -70,6 +90,7 @@ static void change_copies(const struct family *family) {
 }
 
 static void run_family(const struct family *family, int first) {
+    static const char *const counted[] = {"--ranks 1", "--ranks 4", "--ranks 2", "--ranks 3", "--ranks 8"};
     printf("%s\n", family->name);
     struct result expected = run_one(family, cosine_words);
     CHECK(strstr(expected.steps, "\"grad_scale\":0.") != NULL);
@@ -81,18 +102,40 @@ static void run_family(const struct family *family, int first) {
             try_ranks(family, counts[i], k, first + i + k, &expected);
         }
     }
+    const bool frozen = strstr(family->words, "--freeze") != NULL; /* a rank without anything to train is refused */
+    for (int i = 0; i < PIPE_COUNT; i++) {
+        const bool many = strstr(pipes[i], "pp=4") != NULL, vertical = strstr(pipes[i], "schedule") == NULL;
+        if (vertical && !(many && frozen) && (all || test_takes((unsigned)(i + first), QUICK))) {
+            try_pipe(family, i, first + i, &expected);
+        }
+    }
     end_one(&expected);
     if (test_takes((unsigned)first, 2)) {
-        change_ranks(family);
+        change_ranks(family, counted);
     }
     if (test_takes((unsigned)first, 4)) {
         change_copies(family);
     }
 }
 
+/* All schedules, and a run that goes on with other pipelines, from one store. */
+static void run_untied(void) {
+    static const char *const piped[] = {"--mesh pp=2", "--ranks 3", "--mesh dp=2,pp=3 --pipeline-schedule gpipe",
+                                        "--ranks 1", "--mesh pp=4 --pipeline-schedule 1f1b"};
+    struct result expected = run_one(&untied, cosine_words);
+    for (int i = 0; i < PIPE_COUNT; i++) {
+        if (all || test_takes((unsigned)i, QUICK)) {
+            try_pipe(&untied, i, i, &expected);
+        }
+    }
+    end_one(&expected);
+    change_ranks(&untied, piped);
+}
+
 int main(void) {
     all = test_deep();
     text_path = sys_write_text(40000);
+    run_untied();
     for (int i = 0; i < FAMILY_COUNT; i++) {
         run_family(&families[i], i);
     }

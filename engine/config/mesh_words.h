@@ -1,0 +1,29 @@
+/* What the options of a mesh say together: --ranks, --mesh, --data-parallel-size, --pipeline-parallel-size. */
+#ifndef OX_CONFIG_MESH_WORDS_H
+#define OX_CONFIG_MESH_WORDS_H
+
+#include "base/status.h"
+#include "engine/config/config.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ox_mesh_sizes {
+    uint32_t data, pipe; /* 0: not said */
+    bool chosen;         /* --mesh auto: the planner chooses what is not said */
+};
+
+/* Reads the sizes; does not look at --ranks. OX_E_CONFIG with thing, place and remedy. */
+OX_MUST enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_sizes *out);
+
+/* Completes the sizes for a run of so many processes, and sets *ranks to what they make together: --ranks N where that
+ * is over 1, else as many as there are processes if the sizes divide them. A pipe that is left out is 1, and data takes
+ * what remains. Where no size was said, *ranks is 0, which leaves --ranks as it is. */
+OX_MUST enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes,
+                                        struct ox_mesh_sizes *sizes, uint32_t *ranks);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

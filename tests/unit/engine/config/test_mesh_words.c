@@ -1,0 +1,80 @@
+/* What --ranks, --mesh and the sizes of axes say together, and which contradictions are refused with what remedy. */
+#include "engine/config/mesh_words.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The words of a command, and what they make: ranks 0 is what --ranks says by itself; an error has `text`. */
+static const struct {
+    const char *ranks, *mesh;
+    uint64_t data, pipe;
+    uint32_t processes, ranks_made, data_made, pipe_made;
+    const char *text;
+} cases[] = {
+    {"1", "", 0, 0, 1, 0, 0, 0, NULL},
+    {"4", "", 0, 0, 1, 0, 0, 0, NULL},
+    {"auto", "", 0, 0, 1, 0, 0, 0, NULL},
+    {"auto", "auto", 0, 0, 1, 0, 0, 0, NULL},
+    {"1", "dp=2,pp=4", 0, 0, 1, 8, 2, 4, NULL},
+    {"8", "dp=2,pp=4", 0, 0, 1, 8, 2, 4, NULL},
+    {"1", "pipe=4,data=2", 0, 0, 1, 8, 2, 4, NULL},
+    {"8", "pp=2", 0, 0, 1, 8, 4, 2, NULL},
+    {"8", "", 0, 4, 1, 8, 2, 4, NULL},
+    {"1", "", 0, 4, 1, 4, 1, 4, NULL},
+    {"1", "", 3, 0, 1, 3, 3, 1, NULL},
+    {"1", "", 2, 4, 1, 8, 2, 4, NULL},
+    {"1", "dp=2", 0, 4, 1, 8, 2, 4, NULL},
+    {"1", "dp=2,pp=4", 2, 4, 1, 8, 2, 4, NULL},
+    {"1", "", 0, 2, 4, 4, 2, 2, NULL},      /* a rank in each process */
+    {"1", "", 0, 8, 4, 8, 1, 8, NULL},      /* two in each */
+    {"1", "dp=1,pp=2", 0, 0, 4, 2, 1, 2, NULL}, /* refused later: fewer ranks than processes */
+    {"8", "auto", 2, 0, 1, 8, 2, 4, NULL},
+    {"1", "dp=2,pp=3,", 0, 0, 1, 0, 0, 0, "'' is no size of an axis; write auto, or sizes as in dp=2,pp=4"},
+    {"8", "dp=2,pp=3", 0, 0, 1, 0, 0, 0, "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks, or let "
+     "dp take the rest with --mesh pp=3"},
+    {"8", "", 2, 2, 1, 0, 0, 0, "--data-parallel-size 2 and --pipeline-parallel-size 2: makes 4 ranks, --ranks says 8"},
+    {"8", "dp=2", 0, 0, 1, 0, 0, 0, "--mesh dp=2: makes 2 ranks, --ranks says 8"},
+    {"8", "", 0, 3, 1, 0, 0, 0, "--pipeline-parallel-size 3: 8 ranks cannot be divided by it; give --ranks 6"},
+    {"1", "dp=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice; give each axis once"},
+    {"1", "data=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice"},
+    {"1", "dp=0", 0, 0, 1, 0, 0, 0, "--mesh dp: '0' is no size; give a number from 1 to 64"},
+    {"1", "dp=65", 0, 0, 1, 0, 0, 0, "--mesh dp: '65' is no size"},
+    {"1", "dp=two", 0, 0, 1, 0, 0, 0, "--mesh dp: 'two' is no size"},
+    {"1", "dp=2x", 0, 0, 1, 0, 0, 0, "--mesh dp: '2x' is no size"},
+    {"1", "pp=-2", 0, 0, 1, 0, 0, 0, "--mesh pp: '-2' is no size"},
+    {"1", "pp", 0, 0, 1, 0, 0, 0, "'pp' is no size of an axis"},
+    {"1", "=2", 0, 0, 1, 0, 0, 0, "'=2' is no size of an axis"},
+    {"1", "pp 2", 0, 0, 1, 0, 0, 0, "'pp 2' is no size of an axis"},
+    {"1", "ppp=2", 0, 0, 1, 0, 0, 0, "--mesh ppp=...: there is no such axis; did you mean pp?"},
+    {"1", "pipes=2", 0, 0, 1, 0, 0, 0, "did you mean pipe?"},
+    {"1", "tp=2", 0, 0, 1, 0, 0, 0, "--mesh tp=...: tensor parallelism does not exist here; use dp and pp"},
+    {"1", "expert=2", 0, 0, 1, 0, 0, 0, "expert parallelism does not exist here"},
+    {"1", "dp=2", 4, 0, 1, 0, 0, 0, "--data-parallel-size 4: --mesh has dp=2; leave out one of them"},
+    {"1", "pp=2", 0, 4, 1, 0, 0, 0, "--pipeline-parallel-size 4: --mesh has pp=2"},
+    {"auto", "pp=2", 0, 0, 1, 0, 0, 0, "--ranks auto: --mesh pp=2 follows from a number of ranks; give --ranks N"},
+};
+
+int main(void) {
+    struct ox_config *const config = calloc(1, sizeof *config);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_mesh_sizes sizes;
+        uint32_t ranks = 0;
+        ox_config_init(config);
+        snprintf(config->ranks.count, sizeof config->ranks.count, "%s", cases[i].ranks);
+        snprintf(config->ranks.mesh, sizeof config->ranks.mesh, "%s", cases[i].mesh);
+        config->ranks.data_parallel_size = cases[i].data;
+        config->ranks.pipeline_parallel_size = cases[i].pipe;
+        enum ox_status status = ox_mesh_read(&config->ranks, &sizes);
+        OX_THEN(status, ox_mesh_complete(&config->ranks, cases[i].processes, &sizes, &ranks));
+        if (cases[i].text != NULL) {
+            CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), cases[i].text) != NULL);
+        } else {
+            CHECK(status == OX_OK && ranks == cases[i].ranks_made);
+            CHECK(ranks == 0 || (sizes.data == cases[i].data_made && sizes.pipe == cases[i].pipe_made));
+        }
+    }
+    free(config);
+    return test_end();
+}
