@@ -1,6 +1,7 @@
 /* Losses of routers as a user meets them: the same whatever the micro-batches of a step are, off unless asked for by a
  * flag or by config.json, and refused where they cannot be. */
 #include "base/file.h"
+#include "engine/hf/safetensors.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -136,6 +137,70 @@ static void test_lion(const char *model) {
     }
 }
 
+enum { PADDED_EXPERTS = 12, PADDED_CHOSEN = 2, PADDED_STEPS = 2 };
+
+/* What DeepSeek's rule makes of the biases, by the tokens that experts had in the steps of the only mixture; and that
+ * these are those of the texts, without padding. */
+static void expect_biases(const char *output, float biases[PADDED_EXPERTS]) {
+    char *const text = files_read(test_pathf("%s/metrics.jsonl", output), NULL);
+    char *save = NULL;
+    for (char *line = strtok_r(text, "\n", &save); line != NULL; line = strtok_r(NULL, "\n", &save)) {
+        json_t *const object = json_loads(line, 0, NULL);
+        const json_t *const tokens = json_object_get(json_object_get(object, "experts"), "tokens");
+        json_int_t sum = 0;
+        for (size_t e = 0; e < json_array_size(tokens); e++) {
+            sum += json_integer_value(json_array_get(tokens, e));
+        }
+        for (size_t e = 0; e < json_array_size(tokens); e++) {
+            const json_int_t above = json_integer_value(json_array_get(tokens, e)) * PADDED_EXPERTS - sum;
+            biases[e] += above < 0 ? 0.01f : above > 0 ? -0.01f : 0.0f;
+        }
+        CHECK(tokens == NULL || sum == PADDED_CHOSEN * json_integer_value(json_object_get(object, "tokens")));
+        json_decref(object);
+    }
+    free(text);
+}
+
+/* Padding is no token: not for biases that move, not for experts that count as idle. Sequences with more of it leave
+ * the same of both, and what the rule says. */
+static void test_padding(void) {
+    static const char padded[] =
+        "{\"model_type\":\"glm4_moe\",\"vocab_size\":%d,\"hidden_size\":64,\"intermediate_size\":40,"
+        "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,"
+        "\"n_routed_experts\":%d,\"num_experts_per_tok\":%d,\"n_group\":1,\"topk_group\":1,"
+        "\"moe_intermediate_size\":32,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
+        "\"tie_word_embeddings\":false}";
+    static const char texts[] = "{\"text\":\"to b\"}\n{\"text\":\"or not\"}\n{\"text\":\"to be, t\"}\n"
+                                "{\"text\":\"hat\"}\n";
+    char config_text[1024];
+    double idle = 0;
+    snprintf(config_text, sizeof config_text, padded, SYS_VOCAB, PADDED_EXPERTS, PADDED_CHOSEN);
+    const char *const model = files_write_text("padded.json", config_text);
+    const char *const data = files_write_text("padded.jsonl", texts);
+    const char *const speaker = sys_write_speaker();
+    for (unsigned seq = 12; seq <= 48; seq *= 2) {
+        const char *const output = plain_pathf("padded-%u", seq);
+        float expected[PADDED_EXPERTS] = {0}, biases[PADDED_EXPERTS];
+        sys_args_train(&args, model, data, output);
+        sys_args_word(&args, "--tokenizer=%s", speaker);
+        sys_args_word(&args, "--max-seq-length=%u", seq);
+        sys_args_word(&args, "--max-steps=%d", PADDED_STEPS);
+        sys_args_add(&args, "--from-scratch --packing pad --batch-size 2 --gradient-accumulation-steps 1 --host-mem "
+                            "64MiB --eval-fraction 0 --router-bias-update-rate 0.01 --idle-experts skip");
+        sys_run_well(&args, &process);
+        struct ox_st_file *file;
+        REQUIRE_OK(ox_st_open(test_pathf("%s/checkpoint-%d/model.safetensors", output, PADDED_STEPS), &file));
+        const struct ox_st_entry *const entry = ox_st_find(file, "model.layers.1.mlp.gate.e_score_correction_bias");
+        CHECK(entry != NULL && entry->count == PADDED_EXPERTS);
+        REQUIRE_OK(ox_st_read_f32(file, entry, 0, PADDED_EXPERTS, biases));
+        ox_st_close(&file);
+        expect_biases(output, expected);
+        CHECK(memcmp(biases, expected, sizeof biases) == 0);
+        idle = seq == 12 ? last(output, "experts_idle_share") : idle;
+        CHECK(idle > 0 && last(output, "experts_idle_share") == idle);
+    }
+}
+
 /* Trains to the end, and to a checkpoint from where another run goes on. */
 static void check_resumed(const char *path, const char *whole, const char *parts, const char *more) {
     train(path, whole, more);
@@ -202,5 +267,6 @@ int main(void) {
     test_refusals(plain);
     test_lion(plain);
     test_choice_bias();
+    test_padding();
     return test_end();
 }
