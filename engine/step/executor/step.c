@@ -5,6 +5,7 @@
 #include "engine/step/link/link.h"
 #include "engine/step/pending/overlap.h"
 #include "engine/step/planes/planes.h"
+#include "engine/step/planes/routing.h"
 #include "engine/step/rank/recorder.h"
 #include "engine/step/update/update.h"
 
@@ -704,7 +705,6 @@ void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report 
     const struct ox_router *const router = &rank->config.model->config.mixture.router;
     const struct ox_route_load_layout at = ox_route_load_layout_of(router->experts);
     const uint32_t count = input->model.report_doubles;
-    const uint64_t stride = report_stride(&input->model);
     const struct ox_plan *const plan = rank->step.plan;
     double *const all = ox_tiers_resident(&rank->tiers, plan, plan->loss_host_buf).ptr;
     double *const loads = all + head_doubles(&input->model);
@@ -714,11 +714,7 @@ void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report 
     *out = (struct ox_router_report){.layers = count / at.count, .experts = router->experts,
                                      .chosen = router->chosen, .loads = loads, .stride = at.count,
                                      .rows_at = at.rows};
-    for (uint32_t mb_idx = 1; mb_idx < ox_plan_sums(input).micro_batches; mb_idx++) {
-        for (uint32_t i = 0; i < count; i++) {
-            loads[i] += loads[mb_idx * stride + i];
-        }
-    }
+    ox_routing_loads(rank, all, 0, count, loads);
     double rows = 0, squares = 0;
     for (uint32_t layer = 0; layer < out->layers; layer++) {
         rows += loads[(size_t)layer * at.count + at.rows];

@@ -81,23 +81,32 @@ static void decide_mixture(const struct ox_rank *rank, const double *counts, uin
     }
 }
 
+void ox_routing_loads(const struct ox_rank *rank, const double *reports, uint32_t first, uint32_t count,
+                      double *out) {
+    const struct ox_plan_model *const model = &rank->plan->input.model;
+    const uint32_t micro_batches = ox_plan_sums(&rank->plan->input).micro_batches;
+    const uint64_t stride = ox_plan_report_bytes(model) / sizeof(double);
+    const double *const loads = reports + ox_plan_loss_bytes(model) / sizeof(double) + first;
+    OX_ASSERT(first <= model->report_doubles && count <= model->report_doubles - first);
+    for (uint32_t i = 0; i < count; i++) {
+        double sum = 0;
+        for (uint32_t mb_idx = 0; mb_idx < micro_batches; mb_idx++) {
+            sum += loads[mb_idx * stride + i];
+        }
+        out[i] = sum;
+    }
+}
+
 void ox_routing_decide(struct ox_rank *rank, const double *reports) {
     struct ox_routing *const routing = rank->routing;
-    const struct ox_plan_model *const model = &rank->plan->input.model;
     if (routing == NULL) {
         return;
     }
     const struct ox_route_load_layout at = ox_route_load_layout_of(routing->experts);
-    const uint64_t stride = ox_plan_report_bytes(model) / sizeof(double);
-    const double *const loads = reports + ox_plan_loss_bytes(model) / sizeof(double);
-    OX_ASSERT(model->report_doubles == routing->mixtures * at.count);
+    OX_ASSERT(rank->plan->input.model.report_doubles == routing->mixtures * at.count);
     for (uint32_t m = 0; m < routing->mixtures; m++) {
-        double counts[OX_EXPERTS_MAX] = {0};
-        for (uint32_t mb_idx = 0; mb_idx < ox_plan_sums(&rank->plan->input).micro_batches; mb_idx++) {
-            for (uint32_t e = 0; e < routing->experts; e++) {
-                counts[e] += loads[mb_idx * stride + (size_t)m * at.count + at.counts + e];
-            }
-        }
+        double counts[OX_EXPERTS_MAX];
+        ox_routing_loads(rank, reports, m * at.count + at.counts, routing->experts, counts);
         decide_mixture(rank, counts, routing->own + (size_t)m * routing->experts);
     }
 }
