@@ -1,4 +1,6 @@
 /* --freeze: which tensors a run does not train, and how it keeps the units of which it trains none. */
+#include "base/bytes.h"
+#include "base/planes.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf_pattern.h"
 
@@ -64,14 +66,35 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns) {
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------ */
 
+/* Whether a tensor that is stored as F32 has bfloat16 numbers, as routers have that transformers widened. What is stored
+ * so of a unit, `stored`, is read to tell only where it is a small part. */
+static bool is_widened(const struct ox_hf_folder *folder, const struct ox_unit *unit, const struct ox_tensor *tensor,
+                       uint64_t *stored) {
+    enum { READ_ELEMS = 4096, SMALL_SHARE = 8 };
+    const uint32_t idx = (uint32_t)(tensor - ox_hf_model(folder)->tensors);
+    *stored += tensor->count;
+    bool is = ox_hf_dtype(folder, idx) == OX_DTYPE_F32 && *stored <= unit->elem_count / SMALL_SHARE;
+    for (uint64_t first = 0; is && first < tensor->count; first += READ_ELEMS) {
+        float values[READ_ELEMS];
+        const uint64_t count = ox_min_u64(READ_ELEMS, tensor->count - first);
+        is = ox_hf_read(folder, idx, first, count, values) == OX_OK; /* who loads it tells of a failure */
+        for (uint64_t i = 0; is && i < count; i++) {
+            is = ox_bf16_to_f32(ox_plane_hi(values[i])) == values[i];
+        }
+    }
+    return is;
+}
+
 /* Whether all weights of a unit are of a format. Limbs of an F32 are bfloat16 numbers. */
 static bool all_are(const struct ox_hf_folder *folder, const struct ox_unit *unit, enum ox_dtype dtype) {
     const struct ox_model *const model = ox_hf_model(folder);
-    const bool open = ox_hf_has_weights(folder);
+    const bool open = ox_hf_has_weights(folder), narrow = dtype == OX_DTYPE_BF16;
+    uint64_t stored = 0;
     bool are = open || ox_hf_config_dtype(ox_hf_config(folder)) == dtype;
-    for (const struct ox_tensor *tensor = NULL; open && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
-        are &= ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == dtype ||
-               (tensor->limbs && dtype == OX_DTYPE_BF16);
+    for (const struct ox_tensor *tensor = NULL;
+         open && are && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        are = ox_hf_dtype(folder, (uint32_t)(tensor - model->tensors)) == dtype || (tensor->limbs && narrow) ||
+              (narrow && is_widened(folder, unit, tensor, &stored));
     }
     return are;
 }
