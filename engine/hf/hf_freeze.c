@@ -66,8 +66,8 @@ enum ox_status ox_hf_freeze(struct ox_model *model, const char *patterns) {
 
 /* ---- how they are kept ------------------------------------------------------------------------------------------ */
 
-/* Whether a tensor that is stored as F32 has bfloat16 numbers, as routers have that transformers widened. What is stored
- * so of a unit, `stored`, is read to tell only where it is a small part. */
+/* Whether a tensor that is stored as F32 has bfloat16 numbers, as routers have that transformers widened. What is
+ * stored so of a unit, `stored`, is read to tell only where it is a small part. */
 static bool is_widened(const struct ox_hf_folder *folder, const struct ox_unit *unit, const struct ox_tensor *tensor,
                        uint64_t *stored) {
     enum { READ_ELEMS = 4096, SMALL_SHARE = 8 };

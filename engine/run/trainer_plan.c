@@ -103,7 +103,8 @@ static const char *experts_text(const struct ox_mixture *mixture, char text[EXPE
     if (mixture->per_unit > 0) {
         snprintf(apart, sizeof apart, "%u in a unit (--experts-per-unit)", mixture->per_unit);
     }
-    snprintf(text, EXPERTS_BYTES, mixture->router.experts > 0 ? ", %u experts, %s" : "", mixture->router.experts, apart);
+    const uint32_t experts = mixture->router.experts;
+    snprintf(text, EXPERTS_BYTES, experts > 0 ? ", %u experts, %s" : "", experts, apart);
     return text;
 }
 

@@ -122,6 +122,7 @@ static void show_line(struct ox_progress *progress, const struct ox_step_report 
     ox_status_add(&line, 7, "norm %.3g", report->result.grad_norm);
     if (report->result.routers.layers > 0) {
         ox_status_add(&line, 10, "balance %.4g", report->result.routers.balance);
+        ox_status_add(&line, 11, "router z %.4g", report->result.routers.z);
     }
     ox_status_add(&line, 6, "lr %.2e", report->learning_rate);
     ox_status_add(&line, 5, "epoch %.4g", report->epoch);

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { OX_STATUS_PARTS_MAX = 16, OX_STATUS_PART_BYTES = 160 };
+enum { OX_STATUS_PARTS_MAX = 20, OX_STATUS_PART_BYTES = 160 };
 
 /* A line in parts. Where a terminal is too narrow for all of them, the part whose `drop` is highest goes first; one
  * that is left alone is cut. */

@@ -13,8 +13,9 @@ extern "C" {
 /* Makes room for it, where the configuration asks for either. */
 OX_MUST enum ox_status ox_routing_open(struct ox_rank *rank);
 void ox_routing_close(struct ox_rank *rank);
-/* Adds up what the reports of all micro-batches have of loads (struct ox_route_load_layout, one mixture behind another):
- * `count` doubles from `first` on, in the order of micro-batches. `out` may be where the first report has them. */
+/* Adds up what the reports of all micro-batches have of loads (struct ox_route_load_layout, one mixture behind
+ * another): `count` doubles from `first` on, in the order of micro-batches. `out` may be where the first report has
+ * them. */
 void ox_routing_loads(const struct ox_rank *rank, const double *reports, uint32_t first, uint32_t count, double *out);
 /* Notes what the reports of all micro-batches say: before the step's updates begin. */
 void ox_routing_decide(struct ox_rank *rank, const double *reports);

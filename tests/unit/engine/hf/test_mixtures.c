@@ -481,7 +481,8 @@ static void test_choice_bias(void) {
         CHECK(before != NULL);
         REQUIRE_OK(ox_hf_read(folder, t, 0, count, before));
         REQUIRE_OK(ox_hf_read(again, t, 0, count, after));
-        CHECK(!model->tensors[t].fp32 || model->tensors[t].role == OX_ROLE_ROUTER || memcmp(before, after, count * sizeof *before) == 0);
+        CHECK(!model->tensors[t].fp32 || model->tensors[t].role == OX_ROLE_ROUTER ||
+              memcmp(before, after, count * sizeof *before) == 0);
         free(before);
     }
     struct ox_model *const frozen = ox_hf_own_model(again);
