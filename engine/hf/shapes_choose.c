@@ -13,6 +13,28 @@ static const double aspect_small = 64, aspect_large = 128, params_small = 1e8, p
 static const double params_many = 3e9; /* from here on the table is a small part, and untied */
 static const double params_grouped = 1e9; /* from here on queries share keys and values */
 
+/* Mixtures of experts of which a shape can be chosen: experts of a layer and of a token, and an expert's width by the
+ * model's, as their publishers have them; the key of the first; whether the width has a key of its own. */
+static const struct mixture_rule {
+    const char *family;
+    uint32_t experts, chosen;
+    double width;
+    const char *key;
+    bool own_width;
+} mixtures[] = {{"mixtral", 8, 2, 3.5, "num_local_experts", false},
+                {"granitemoe", 32, 8, 0.5, "num_local_experts", false},
+                {"olmoe", 64, 8, 0.5, "num_experts", false},
+                {"qwen3_moe", 128, 8, 0.375, "num_experts", true}};
+
+/* NULL: the family has no experts, or none that can be chosen. */
+static const struct mixture_rule *mixture_of(const struct ox_shape_request *request) {
+    const struct mixture_rule *found = NULL;
+    for (size_t i = 0; i < sizeof mixtures / sizeof *mixtures; i++) {
+        found = strcmp(request->family, mixtures[i].family) == 0 ? &mixtures[i] : found;
+    }
+    return found;
+}
+
 static double wanted_aspect(double params) {
     const double share = log(params / params_small) / log(params_large / params_small);
     return aspect_small * pow(aspect_large / aspect_small, fmin(fmax(share, 0), 1));
@@ -53,25 +75,37 @@ static void set_shape(const struct ox_shape_request *request, uint32_t layers, u
     config->width = width;
 }
 
-/* The MLP: four times the width in the two matrices of gpt2; in three matrices 8/3, as many parameters. */
+/* The MLP: four times the width in the two matrices of gpt2; in three matrices 8/3, as many parameters; an expert's is
+ * its family's. */
 static uint32_t usual_width(const struct ox_shape_request *request, uint32_t hidden) {
-    return is_gpt2(request) ? 4 * hidden : (uint32_t)ox_align_up(8 * (uint64_t)hidden / 3, hidden < 1024 ? 32 : 128);
+    const struct mixture_rule *const rule = mixture_of(request);
+    const double times = rule != NULL ? rule->width : 8.0 / 3;
+    return is_gpt2(request) ? 4 * hidden : (uint32_t)ox_align_up((uint64_t)(hidden * times), hidden < 1024 ? 32 : 128);
 }
 
-/* Parameters but for vectors, which are too few to matter for a choice. */
-static double count_of(const struct ox_shape_request *request, const struct ox_model_config *c) {
+/* Parameters but for vectors, which are too few to matter for a choice, with so many experts in a layer. */
+static double count_with(const struct ox_shape_request *request, const struct ox_model_config *c, double experts) {
+    const double routers = mixture_of(request) != NULL ? mixture_of(request)->experts : 0;
     const double hidden = c->hidden, queries = (double)c->heads * c->head_dim, keys = (double)c->kv_heads * c->head_dim;
     const double tables = request->vocab * (c->tied ? 1.0 : 2.0) + (is_gpt2(request) ? c->contexts : 0);
-    return tables * hidden + c->layers * hidden * (2 * queries + 2 * keys + (is_gpt2(request) ? 2.0 : 3.0) * c->width);
+    return tables * hidden + c->layers * hidden * (2 * queries + 2 * keys + routers +
+                                                   (is_gpt2(request) ? 2.0 : 3.0) * experts * c->width);
 }
 
-/* Lets the MLP take what the other parameters leave of the number, from 2.3 to 3.1 times the width. */
+static double count_of(const struct ox_shape_request *request, const struct ox_model_config *c) {
+    return count_with(request, c, mixture_of(request) != NULL ? mixture_of(request)->experts : 1);
+}
+
+/* Lets MLPs take what the other parameters leave of the number, up to a sixth off their usual width (2.3 to 3.1 times
+ * the model's where there are no experts). */
 static void fit_width(const struct ox_shape_request *request, struct ox_model_config *c) {
-    const double hidden = c->hidden, step = hidden < 1024 ? 32 : 128;
+    const struct mixture_rule *const rule = mixture_of(request);
+    const double hidden = c->hidden, step = hidden < 1024 ? 32 : 128, share = rule != NULL ? rule->width * 3 / 8 : 1;
     const double spare = (double)request->param_count - count_of(request, c);
-    const double width = c->width + spare / (3 * hidden * c->layers);
+    const double width = c->width + spare / (3 * hidden * c->layers * (rule != NULL ? rule->experts : 1));
     if (!is_gpt2(request)) {
-        c->width = (uint32_t)(round(fmin(fmax(width, 2.3 * hidden), 3.1 * hidden) / step) * step);
+        const double steps = round(fmin(fmax(width, 2.3 * share * hidden), 3.1 * share * hidden) / step);
+        c->width = (uint32_t)(fmax(steps, 1) * step);
     }
 }
 
@@ -101,6 +135,25 @@ static void name_count(double count, char text[16]) {
     snprintf(text, 16, "%.4g %s", count / unit, unit == 1e9 ? "B" : unit == 1e6 ? "M" : "K");
 }
 
+static size_t tell_mlp(const struct ox_shape_request *request, const struct ox_model_config *c, char *text,
+                       size_t bytes) {
+    const struct mixture_rule *const rule = mixture_of(request);
+    if (rule != NULL) {
+        char active[16];
+        name_count(count_with(request, c, rule->chosen), active);
+        return (size_t)snprintf(text, bytes,
+                                "  experts            %" PRIu32 " a layer, of which a token passes %" PRIu32 ", as "
+                                "published: it meets %s parameters\n"
+                                "  width of experts   %" PRIu32 ", %.2f times the width; published: %.4g\n",
+                                rule->experts, rule->chosen, active, c->width, (double)c->width / c->hidden,
+                                rule->width);
+    }
+    return (size_t)snprintf(text, bytes, "  MLP                %" PRIu32 ", %.2f times the width; %s\n", c->width,
+                            (double)c->width / c->hidden,
+                            is_gpt2(request) ? "4 in two matrices"
+                                             : "near 8/3: in three matrices as many parameters as 4 in two");
+}
+
 static void tell(const struct ox_shape_request *request, const struct ox_model_config *c, char *reasons) {
     char table[16], all[16];
     const double table_count = (double)c->vocab * c->hidden;
@@ -123,11 +176,7 @@ static void tell(const struct ox_shape_request *request, const struct ox_model_c
                                  "  keys and values    as many heads as queries: below 1 B parameters sharing them "
                                  "saves little\n");
     }
-    used += (size_t)snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
-                             "  MLP                %" PRIu32 ", %.2f times the width; %s\n", c->width,
-                             (double)c->width / c->hidden,
-                             is_gpt2(request) ? "4 in two matrices"
-                                           : "near 8/3: in three matrices as many parameters as 4 in two");
+    used += tell_mlp(request, c, reasons + used, OX_SHAPE_REASONS_BYTES - used);
     snprintf(reasons + used, OX_SHAPE_REASONS_BYTES - used,
              "  table              %" PRIu32 " tokens, %s parameters of %s, %s\n", c->vocab, table, all,
              c->tied ? "also the head: a second one would take as many again"
@@ -137,19 +186,33 @@ static void tell(const struct ox_shape_request *request, const struct ox_model_c
 /* The configuration of these sizes; what is no size is the family's default. */
 static enum ox_status make_config(const struct ox_shape_request *request, struct ox_model_config *config) {
     const bool is_phi3 = strcmp(request->family, "phi3") == 0;
-    char more[96];
-    snprintf(more, sizeof more, "{\"pad_token_id\":null,\"original_max_position_embeddings\":%" PRIu32 "}",
-             request->contexts);
+    const struct mixture_rule *const rule = mixture_of(request);
+    char more[192], width[64] = "";
+    if (rule != NULL && rule->own_width) {
+        snprintf(width, sizeof width, ",\"moe_intermediate_size\":%" PRIu32 ",\"norm_topk_prob\":true", config->width);
+    }
+    if (rule != NULL) {
+        snprintf(more, sizeof more, "{\"%s\":%" PRIu32 ",\"num_experts_per_tok\":%" PRIu32 "%s}", rule->key,
+                 rule->experts, rule->chosen, width);
+    } else {
+        snprintf(more, sizeof more, "{\"pad_token_id\":null,\"original_max_position_embeddings\":%" PRIu32 "}",
+                 request->contexts);
+    }
     const struct ox_shape shape = {.name = "--like", .family = request->family, .vocab = request->vocab,
                                    .hidden = config->hidden, .width = config->width, .layers = config->layers,
                                    .heads = config->heads, .kv_heads = config->kv_heads,
                                    .head_dim = is_phi3 || is_gpt2(request) ? 0 : config->head_dim,
                                    .contexts = request->contexts, .tied = config->tied,
-                                   .more = is_phi3 ? more : NULL};
+                                   .more = is_phi3 || rule != NULL ? more : NULL};
     json_t *json = NULL;
     enum ox_status status = ox_shape_config(&shape, &json);
     OX_THEN(status, ox_model_config_parse(shape.name, json, config));
     json_decref(json);
+    if (status == OX_OK && config->mixture.router.experts > 0 && rule == NULL) {
+        return ox_fail(OX_E_CONFIG, "--like %s: no shape of this mixture of experts is chosen for --params; give "
+                       "mixtral, granitemoe, olmoe or qwen3_moe, or the name of a known shape without --params",
+                       request->family);
+    }
     if (status == OX_OK) {
         config->bos_id = request->bos_id;
         config->eos_id = request->eos_id;
@@ -162,6 +225,11 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
 
 enum ox_status ox_shape_choose(const struct ox_shape_request *request, struct ox_model_config *out,
                                char reasons[OX_SHAPE_REASONS_BYTES]) {
+    const struct ox_shape *const known = ox_shape_find(request->family);
+    if (known != NULL && strcmp(known->family, request->family) != 0) {
+        return ox_fail(OX_E_CONFIG, "--like %s: is a shape of its own size; leave --params out, or give --like %s",
+                       request->family, known->family);
+    }
     *out = (struct ox_model_config){.vocab = request->vocab, .contexts = request->contexts,
                                     .tied = is_gpt2(request) || (double)request->param_count < params_many};
     const double off = find_shape(request, out);

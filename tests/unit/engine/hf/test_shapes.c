@@ -57,7 +57,8 @@ static void test_known(void) {
 }
 
 static void test_chosen(void) {
-    static const char *const families[] = {"llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3", "gpt2"};
+    static const char *const families[] = {"llama",   "mistral", "phi3",       "qwen2", "qwen3",    "smollm3",
+                                           "gpt2",    "mixtral", "granitemoe", "olmoe", "qwen3_moe"};
     static const double counts[] = {3e6, 1e7, 3e7, 1e8, 3.5e8, 1e9, 3e9, 7e9, 1.3e10, 7e10, 4e11};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         for (size_t k = 0; k < sizeof counts / sizeof *counts; k++) {
@@ -94,6 +95,13 @@ static void test_refused(void) {
     request.family = "bert";
     CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "bert") != NULL);
+    request.param_count = 50000000;
+    request.family = "gpt_oss"; /* would have far more than that */
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "give mixtral") != NULL);
+    request.family = "mixtral-8x7b";
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "leave --params out, or give --like mixtral") != NULL);
 }
 
 /* docs/from-scratch.md lists every name; one without its dashes is the same, before one that only has its letters. */
