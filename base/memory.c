@@ -223,6 +223,23 @@ const char *ox_memory_of_files(const char *path) {
     return NULL;
 }
 
+/* ---- what was held at most ------------------------------------------------------------------------------------ */
+
+static const char own_status[] = "/proc/self/status";
+
+uint64_t ox_memory_peak(void) {
+    uint64_t kib = 0;
+    return read_number(own_status, "VmHWM", &kib) ? kib * OX_KIB : 0;
+}
+
+void ox_memory_forget_peak(void) {
+    FILE *const file = fopen("/proc/self/clear_refs", "w");
+    if (file != NULL) {
+        (void)fputs("5", file); /* resets VmHWM; proc(5) */
+        (void)fclose(file);
+    }
+}
+
 /* ---- a limit for a time --------------------------------------------------------------------------------------- */
 
 enum { TIGHT_GIB = 4, BIG_BLOCK_BYTES = 1 << 20 };
@@ -238,13 +255,12 @@ void ox_memory_cap_begin(uint64_t bytes, uint32_t threads) {
     (void)bytes; /* a sanitizer's own memory counts too */
     (void)threads;
 #else
-    static const char status[] = "/proc/self/status";
     static const uint64_t default_stack_bytes = UINT64_C(8) << 20;
     uint64_t held_kib = 0, resident_kib = 0;
     struct rlimit stack;
     if (cap.on || bytes > UINT64_MAX / 2 || getrlimit(RLIMIT_DATA, &cap.before) != 0 ||
-        getrlimit(RLIMIT_STACK, &stack) != 0 || !read_number(status, "VmData", &held_kib) ||
-        !read_number(status, "VmRSS", &resident_kib)) {
+        getrlimit(RLIMIT_STACK, &stack) != 0 || !read_number(own_status, "VmData", &held_kib) ||
+        !read_number(own_status, "VmRSS", &resident_kib)) {
         return;
     }
     const uint64_t left = bytes - ox_min_u64(bytes, resident_kib * OX_KIB);

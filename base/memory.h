@@ -32,6 +32,12 @@ struct ox_memory {
 /* Reads /proc and /sys/fs/cgroup below `root`, which is "" except in tests. */
 void ox_memory_read(const char *root, struct ox_memory *out);
 
+/* The most memory that this process held at a time, since it began or the second was called, in bytes; 0: not known.
+ * Not counted is what the process that started it held, which getrusage counts too. The second does nothing where the
+ * kernel does not let it. */
+uint64_t ox_memory_peak(void);
+void ox_memory_forget_peak(void);
+
 /* What files in this folder take memory for, in a word ("tmpfs", "zram" ...); NULL: they are on a drive, or that is not
  * known. Of a path that does not exist, the part that does counts. */
 const char *ox_memory_of_files(const char *path);

@@ -386,4 +386,5 @@ void ox_measure_machine(const struct ox_measure_input *input, struct ox_machine 
     snprintf(machine->source, sizeof machine->source, "measured in short by a run");
     snprintf(out->path, sizeof out->path, "%s", m.kept.path);
     ox_measure_kept_close(&m.kept);
+    ox_memory_forget_peak(); /* all of it is given back before a run reserves its own */
 }

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "engine/step/tracing.h"
 #include "offload/trace/trace.h"
 
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 static bool wants(const struct ox_config *config, enum ox_report_choice choice) {
     return config->save.report_to == choice || config->save.report_to == OX_REPORT_ALL;
@@ -59,6 +59,9 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_model *const model = ox_trainer_model(trainer);
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES], cpu[OX_CPU_NAME_BYTES];
     struct ox_sim *sim = NULL;
+    if (trainer->state.step >= trainer->max_steps) {
+        return OX_OK; /* no step follows: what an earlier process recorded stays */
+    }
     enum ox_status status = ox_path_join(config->files.output_dir, "trace.bin", path);
     if (status == OX_OK && ox_trainer_leads(trainer) && trainer->state.step > 0 && ox_path_is_file(path)) {
         ox_log(OX_LOG_INFO, "%s: begins anew after step %" PRIu64 "; what was recorded before is replaced", path,
@@ -176,14 +179,11 @@ void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_machine *const machine = &trainer->machine;
-    struct rusage usage;
     *out = (struct ox_run_use){.step_flops = step_flops(plan), .machine_flops = NAN,
                                .save_count = trainer->saving.count,
                                .save_stall_seconds = trainer->saving.stall_seconds,
                                .energy = trainer->reports.used};
-    if (getrusage(RUSAGE_SELF, &usage) == 0) {
-        out->host_peak_bytes = (uint64_t)usage.ru_maxrss * 1024;
-    }
+    out->host_peak_bytes = ox_memory_peak();
     out->host_planned_bytes = ox_engine_plan_all_bytes(plan, OX_TIER_HOST) +
                               ox_trainer_beside_bytes(engine, ox_max_u64(engine->ranks, 1));
     if (engine->device == OX_DEVICE_CPU) { /* whose memory is host memory too */
