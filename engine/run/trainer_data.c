@@ -349,6 +349,10 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
     }
     ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s, %" PRIu64 " token%s, %" PRIu64 " of them trained; %s", path,
            report.documents, ox_plural(report.documents), report.tokens, ox_plural(report.tokens), report.trained, how);
+    if (report.documents == 1 && !report.has_rows && trainer->config.rows.document_separator[0] != '\0') {
+        ox_log(OX_LOG_WARN, "%s: is one document: --document-separator \"%s\" divides nothing in it", path,
+               trainer->config.rows.document_separator);
+    }
     trainer->input.has_rows |= report.has_rows;
     trainer->input.has_prompts |= ox_data_is_chat(*out);
     say_template(trainer, &report);

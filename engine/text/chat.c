@@ -557,11 +557,13 @@ static enum ox_status list_builtins(struct ox_chat_renderer *renderer, char *nam
     for (const struct ox_template_builtin *builtin = ox_template_builtins; status == OX_OK && builtin->name != NULL;
          builtin++) {
         struct ox_template *other = NULL;
+        char tag[OX_CHAT_TAG_BYTES] = "";
         int64_t id = -1;
         status = ox_template_open(ox_template_folder(own), builtin->name, &other);
         renderer->options.chat_template = other;
         OX_THEN(status, ox_chat_end_of_turn(renderer, &id));
-        if (status == OX_OK && id >= 0) {
+        OX_THEN(status, ox_chat_lettered_end(renderer, tag));
+        if (status == OX_OK && id >= 0 && tag[0] == '\0') {
             const int written = snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", builtin->name);
             used = used + (size_t)written < bytes ? used + (size_t)written : bytes - 1;
         }
@@ -588,13 +590,15 @@ static enum ox_status fail_builtin(struct ox_chat_renderer *renderer, const char
 static enum ox_status check_builtin(struct ox_chat_renderer *renderer) {
     static const char builtin[] = "built in: ";
     const struct ox_template *const chat_template = renderer->options.chat_template;
+    char tag[OX_CHAT_TAG_BYTES] = "";
     int64_t id = 0;
     enum ox_status status = OX_OK;
     if (chat_template != NULL && strncmp(ox_template_origin(chat_template), builtin, sizeof builtin - 1) == 0) {
         status = ox_chat_end_of_turn(renderer, &id);
+        OX_THEN(status, ox_chat_lettered_end(renderer, tag));
     }
-    return status == OX_OK && id < 0 ? fail_builtin(renderer, ox_template_origin(chat_template) + sizeof builtin - 1)
-                                     : status;
+    return status == OX_OK && (id < 0 || tag[0] != '\0')
+               ? fail_builtin(renderer, ox_template_origin(chat_template) + sizeof builtin - 1) : status;
 }
 
 /* The JSON object that NAME=VALUE or NAME: VALUE is likely to mean; one of many for another text. */

@@ -364,6 +364,13 @@ enum ox_status ox_chat_ends_of_turn(struct ox_chat_renderer *renderer, struct ox
 
 /* ---- what is no token ---------------------------------------------------------------------------------------- */
 
+/* Whether the text begins with the added token: one further on, as an EOS behind the last turn, ends no other turn. */
+static bool begins_with_added(const struct ox_chat_renderer *renderer, int64_t id, const char *text) {
+    const struct ox_tokenizer *const tokenizer = renderer->tokenizer;
+    const struct ox_added_token *const added = id >= 0 ? &tokenizer->added[tokenizer->added_by_id[id] - 1] : NULL;
+    return added != NULL && strncmp(text, added->text, added->bytes) == 0;
+}
+
 enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[OX_CHAT_TAG_BYTES]) {
     static const char *const openings[] = {"<|", "<\xef\xbd\x9c", "</s>", "<end_of_turn>", "<eos>"};
     struct ox_jinja_output output = {0};
@@ -374,7 +381,8 @@ enum ox_status ox_chat_lettered_end(struct ox_chat_renderer *renderer, char tag[
     OX_THEN(status, render_end(renderer, &output, &end));
     end = status == OX_OK && end != NULL ? end + strspn(end, " \n") : "";
     const size_t bytes = strcspn(end, "> \n") + 1;
-    for (size_t i = 0; i < sizeof openings / sizeof *openings && id < 0; i++) {
+    const bool is_token = begins_with_added(renderer, id, end);
+    for (size_t i = 0; i < sizeof openings / sizeof *openings && !is_token; i++) {
         if (strncmp(end, openings[i], strlen(openings[i])) == 0 && end[bytes - 1] == '>' && bytes < OX_CHAT_TAG_BYTES) {
             memcpy(tag, end, bytes);
             tag[bytes] = '\0';
