@@ -3,7 +3,8 @@
 
 enum { ANY = 0 };
 
-static const char use_files[] = "use tensorboard: nothing is sent anywhere, and other programs read its files";
+static const char use_files[] = "use tensorboard: nothing is sent anywhere, and other programs read its "
+                                "files and metrics.jsonl, wandb by the script in docs/watching.md";
 static const char by_step[] = "use cosine: the rate depends on the step alone, so that a run can be repeated";
 static const char plain_adam[] = "use adamw, which is AdamW of PyTorch; nothing is fused or compiled by choice";
 static const char adam_q8[] = "use adamw with --moments q8";

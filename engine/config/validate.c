@@ -31,13 +31,20 @@ static bool is_inside(const char *folder, const char *path) {
     return inside;
 }
 
-/* Fails for a missing option. A resumed run has recorded its own, so the error names that file. */
+/* Fails for a missing option. A resumed run has recorded its own, so the error names that file: in the run's folder,
+ * which may be named by --output, or in place of a checkpoint, or holds the checkpoint. */
 static enum ox_status fail_missing(const struct ox_config *c, const char *name, const char *remedy) {
-    static const char record[] = "config.resolved.yaml";
-    char path[OX_CONFIG_TEXT_BYTES + sizeof record];
-    snprintf(path, sizeof path, "%s/%s", c->files.output_dir, record);
-    const bool recorded =
-        c->files.resume_from_checkpoint[0] != '\0' && c->files.output_dir[0] != '\0' && access(path, R_OK) == 0;
+    const char *const resume = c->files.resume_from_checkpoint;
+    const struct {
+        const char *folder, *format;
+    } places[] = {{c->files.output_dir, "%s/config.resolved.yaml"}, {resume, "%s/config.resolved.yaml"},
+                  {resume, "%s/../config.resolved.yaml"}};
+    char path[OX_CONFIG_TEXT_BYTES + 32];
+    bool recorded = false;
+    for (size_t i = 0; i < sizeof places / sizeof *places && resume[0] != '\0' && !recorded; i++) {
+        snprintf(path, sizeof path, places[i].format, places[i].folder);
+        recorded = places[i].folder[0] != '\0' && access(path, R_OK) == 0;
+    }
     return recorded ? ox_fail(OX_E_CONFIG, "--%s is missing; --config %s has the options of the run", name, path)
                     : ox_fail(OX_E_CONFIG, "--%s is missing; %s", name, remedy);
 }

@@ -416,8 +416,8 @@ static enum ox_status check_resume(const struct ox_config *config) {
     char record[OX_PATH_BYTES];
     if (strcmp(path, "latest") != 0 && ox_path_join(path, "run.json", record) == OX_OK && ox_path_is_file(record)) {
         return ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %.300s: is the folder of a run; to go on with it, give "
-                       "--output %.300s --resume-from-checkpoint latest, else one of its checkpoint-N folders", path,
-                       path);
+                       "--config %.300s/config.resolved.yaml --resume-from-checkpoint latest, else one of its "
+                       "checkpoint-N folders", path, path);
     }
     if (strcmp(path, "latest") != 0) {
         return ox_path_is_folder(path) ? OX_OK

@@ -691,7 +691,8 @@ static void announce_choices(const struct ox_trainer *trainer) {
     char rate[48] = "", warmup[64] = "";
     const uint64_t steps = trainer->schedule.warmup;
     if (trainer->chose_rate) {
-        snprintf(rate, sizeof rate, "learning rate %g", trainer->schedule.peak);
+        snprintf(rate, sizeof rate, "learning rate %g%s", trainer->schedule.peak,
+                 trainer->config.loss.dpo ? " for --dpo" : "");
     }
     if (trainer->chose_warmup) {
         snprintf(warmup, sizeof warmup, "warmup over %" PRIu64 " step%s", steps, ox_plural(steps));

@@ -205,8 +205,8 @@ static const char *advice_on_chosen(const json_t *row) {
 static enum ox_status fail_worse(const char *where, const json_t *row, const char *key) {
     return json_object_get(row, "chosen") != NULL
                ? ox_fail(OX_E_CONFIG,
-                         "%s: the row is a preference (chosen, rejected); give --dpo to train on it as one, or to "
-                         "train on what was chosen alone, %s", where, advice_on_chosen(row))
+                         "%s: the row is a preference (chosen, rejected); `offload train --dpo` trains on it as one; "
+                         "to train on what was chosen alone, %s", where, advice_on_chosen(row))
                : ox_fail(OX_E_CONFIG,
                          "%s: \"%s\" is a worse answer; to train on preferences, name the answers \"chosen\" and "
                          "\"rejected\" and give --dpo; to train on the better one alone, remove the key (jq -c "

@@ -103,10 +103,16 @@ static void test_short_flags(void) {
 
 static void test_run_resumed(void) {
     char words[512];
-    files_make_folder("rr");
+    files_make_folder("rr/checkpoint-1");
     files_write_text("rr/run.json", "{}");
     snprintf(words, sizeof words, "train --model m --data d --output o --resume %s", test_path("rr"));
-    refused(words, "/rr: is the folder of a run; to go on with it, give --output ");
+    refused(words, "/rr: is the folder of a run; to go on with it, give --config ");
+    /* The folder says what the options were, also one of its checkpoints. */
+    files_write_text("rr/config.resolved.yaml", "");
+    snprintf(words, sizeof words, "train --resume %s", test_path("rr"));
+    refused(words, "--model is missing; --config ");
+    snprintf(words, sizeof words, "train --resume %s/", test_path("rr/checkpoint-1"));
+    refused(words, "rr/checkpoint-1//../config.resolved.yaml has the options of the run");
 }
 
 static void test_values_missing(void) {

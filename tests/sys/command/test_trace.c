@@ -552,5 +552,13 @@ int main(void) {
     test_terminal(run, true);
     train(run, STEPS + 1, "--eval-steps 0 --trace on --resume latest");
     CHECK(sys_said(&process, "run/trace.bin: begins anew after step 5; what was recorded before is replaced"));
+    /* Where no step follows, what was recorded stays. */
+    files_write_text("run/trace.bin", "as it was");
+    train(run, STEPS + 1, "--eval-steps 0 --trace on --resume latest");
+    CHECK(!sys_said(&process, "begins anew"));
+    size_t bytes = 0;
+    char *const kept = files_read("run/trace.bin", &bytes);
+    CHECK(bytes == 9 && memcmp(kept, "as it was", bytes) == 0);
+    free(kept);
     return test_end();
 }

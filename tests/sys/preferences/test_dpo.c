@@ -308,7 +308,7 @@ static void test_refused(void) {
                    {"--z-loss-coef 1e-4", "--z-loss-coef"}, {"--label-smoothing-factor 0.1", "--dpo-label-smoothing"},
                    {"--dpo-loss hinge --dpo-label-smoothing 0.1", "is for --dpo-loss sigmoid and robust"},
                    {"--dpo-loss nll", "leave it out"},
-                   {"--precompute-ref-log-probs", "is so with --dpo"},
+                   {"--precompute-ref-log-probs false", "is so with --dpo"},
                    {"--ref-model x", "is what the run begins with"}};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         refuse("tests/golden/dpo/texts.jsonl", options[i].words, options[i].said);
@@ -316,7 +316,7 @@ static void test_refused(void) {
     refuse(sys_write_text(4000), "", "--dpo trains on JSON lines");
     static const struct {
         const char *words, *said;
-    } alone[] = {{"", "give --dpo to train on it"}, {"--beta 0.2", "means nothing without --dpo"},
+    } alone[] = {{"", "`offload train --dpo` trains on it as one"}, {"--beta 0.2", "means nothing without --dpo"},
                  {"--dpo --batch-size 129", "at most 128"}};
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         sys_args_train(&args, "tests/golden/dpo", "tests/golden/dpo/texts.jsonl", "refused");

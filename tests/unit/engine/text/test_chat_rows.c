@@ -230,8 +230,8 @@ static const struct {
     {"{\"text\":\"x\",\"answer\":\"reject\"}", "\"answer\" is \"reject\", which says"},
     {"{\"text\":\"x\",\"weight\":0}", "\"weight\" is 0, which says"},
     {"{\"prompt\":\"x\",\"chosen\":\"y\",\"rejected\":\"z\"}",
-     "the row is a preference (chosen, rejected); give --dpo to train on it as one, or to train on what was chosen "
-     "alone, give --column-prompt prompt --column-completion chosen, or"},
+     "the row is a preference (chosen, rejected); `offload train --dpo` trains on it as one; to train on what was "
+     "chosen alone, give --column-prompt prompt --column-completion chosen, or"},
     {"{\"chosen\":[" ASK "],\"rejected\":[" ASK "]}", "give --column-messages chosen"},
     {"{\"messages\":[" ASK "," SAY "],\"rejected_response\":\"z\"}", "\"rejected_response\" is a worse answer"},
     /* names that are nearly right */
