@@ -362,7 +362,7 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
     }
     trainer->config.memory.nvme_count = 0;
     trainer->config.place.weights_tier = config->place.weights_tier == OX_TIER_CHOICE_NVME ? OX_TIER_CHOICE_AUTO
-                                                                               : config->place.weights_tier;
+                                                                                           : config->place.weights_tier;
     trainer->config.place.state_tier = trainer->config.place.grads_tier = trainer->config.place.activation_tier =
         OX_TIER_CHOICE_AUTO;
     trainer->config.place.tiles = 0;

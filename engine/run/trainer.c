@@ -303,9 +303,10 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
                        : "there is no adapter without a rank; add --lora-r N, such as 16");
     }
     if (config->parts.lora_r == 0 && (config->parts.use_rslora || config->parts.lora_alpha != OX_LORA_ALPHA)) {
+        const bool told = config->parts.adapter[0] != '\0';
         return ox_fail(OX_E_CONFIG, "%s: %s", config->parts.use_rslora ? "--use-rslora" : "--lora-alpha",
-                       config->parts.adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
-                                                  : "there is no adapter without a rank; add --lora-r N, such as 16");
+                       told ? "the folder of --adapter says it; leave it out"
+                            : "there is no adapter without a rank; add --lora-r N, such as 16");
     }
     if (adapted && config->parts.freeze[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--freeze: with adapters nothing else is trained; leave it out");

@@ -24,7 +24,7 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
     *out = OX_RANKS_MAX;
     if (engine->device == OX_DEVICE_CPU) {
         *out = trainer->config.place.compute_threads == 0 ? ox_processor_count() * ox_trainer_machines(trainer)
-                                                    : OX_RANKS_MAX;
+                                                          : OX_RANKS_MAX;
         return OX_OK;
     }
     if (trainer->gpu.memory_bytes == 0) {
@@ -197,10 +197,10 @@ static enum ox_status set_copies(struct ox_trainer *trainer, uint32_t ranks) {
     const uint32_t machines = ox_trainer_machines(trainer);
     trainer->engine_config.copies = 0;
     if (!is_hybrid(config)) {
-        return config->ranks.shard_size == 0 ? OX_OK
-                                       : ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": says how many ranks divide a "
-                                                 "copy, and without --sharding hybrid_shard all of them do; add that, "
-                                                 "or leave it out", config->ranks.shard_size);
+        const uint64_t size = config->ranks.shard_size;
+        return size == 0 ? OX_OK
+                         : ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": says how many ranks divide a copy, and "
+                                   "without --sharding hybrid_shard all of them do; add that, or leave it out", size);
     }
     if (strcmp(config->ranks.count, "auto") == 0) {
         return ox_fail(OX_E_CONFIG, "--ranks auto: how many copies --sharding %s makes follows from the number of "

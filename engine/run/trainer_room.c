@@ -238,7 +238,7 @@ static struct ox_wear wear_of(const struct ox_trainer *trainer, uint64_t step_co
         .step_bytes = (uint64_t)((double)bytes * largest_share(trainer)),
         .step_count = step_count,
         .rated_bytes = config->memory.drive_endurance_bytes > 0 ? config->memory.drive_endurance_bytes
-                                                         : trainer->machine.drives[0].endurance_bytes, /* or 0 */
+                                                                : trainer->machine.drives[0].endurance_bytes, /* or 0 */
     };
 }
 

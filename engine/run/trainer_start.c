@@ -615,7 +615,7 @@ static enum ox_status write_descriptions(struct ox_trainer *trainer) {
 /* The loss scale of the step that led to a state: half of the state's where that step made it grow. */
 static double committed_scale(const struct ox_trainer *trainer, const struct ox_run_state *state) {
     return trainer->config.loss.loss_scale > 0 ? trainer->config.loss.loss_scale
-                                          : ox_run_state_scale(state) / (state->growth_tracker == 0 ? 2 : 1);
+                                               : ox_run_state_scale(state) / (state->growth_tracker == 0 ? 2 : 1);
 }
 
 /* Writes the line of metrics.jsonl that a process left out if it ended right after the commit; its timings are lost. */

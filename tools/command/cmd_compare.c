@@ -38,7 +38,7 @@ static enum ox_status compare(const struct ox_config *config) {
 }
 
 int ox_cmd_compare(const struct ox_config *config) {
-    return ox_cmd_exit(config->files.data_count > 0 ? compare(config)
-                                              : ox_fail(OX_E_CONFIG, "--runs is missing; name the folders of runs: "
-                                                        "`offload compare RUN RUN --output page.html`"));
+    const bool named = config->files.data_count > 0;
+    return ox_cmd_exit(named ? compare(config) : ox_fail(OX_E_CONFIG, "--runs is missing; name the folders of runs: "
+                                                         "`offload compare RUN RUN --output page.html`"));
 }

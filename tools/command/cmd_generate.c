@@ -163,9 +163,10 @@ static struct ox_host_claim claim_of(const struct ox_generating *g) {
 
 /* The CPU computes in host memory alone. */
 static enum ox_status pick_cpu(const struct ox_config *config) {
-    return config->memory.device_mem_bytes == 0 ? OX_OK
-                                         : ox_fail(OX_E_CONFIG, "--device-mem: generating on the CPU takes host memory "
-                                                   "alone; give --host-mem, or --device cuda where there is a GPU");
+    const bool given = config->memory.device_mem_bytes > 0;
+    return given ? ox_fail(OX_E_CONFIG, "--device-mem: generating on the CPU takes host memory alone; give --host-mem, "
+                           "or --device cuda where there is a GPU")
+                 : OX_OK;
 }
 
 /* Says that the CPU computes although the driver shows a GPU. */
