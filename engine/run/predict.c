@@ -28,6 +28,76 @@ enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, str
     return status;
 }
 
+/* ---- ranks ------------------------------------------------------------------------------------------ */
+
+/* The ranks that are simulated: the wanted one, which stands for those of its coordinate, and of a pipeline one of each
+ * other coordinate, with the same micro-batches. */
+struct played {
+    const struct ox_predict_input *input;
+    const struct ox_engine_plan *plans[OX_SIM_PIPE_MAX];
+    struct ox_sim *sims[OX_SIM_PIPE_MAX];
+    uint32_t count, own; /* coordinates, and which is that of the wanted rank */
+};
+
+static uint32_t most_tasks(const struct ox_engine_plan *plan) {
+    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
+    uint32_t count = 0;
+    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
+        count = plans[i] != NULL && plans[i]->task_count > count ? plans[i]->task_count : count;
+    }
+    return count;
+}
+
+static void close_played(struct played *played) {
+    for (uint32_t i = 0; i < played->count; i++) {
+        ox_sim_close(&played->sims[i]);
+    }
+}
+
+static enum ox_status open_played(const struct ox_predict_input *input, struct played *out) {
+    const struct ox_rank_group pipe = ox_plan_group(&ox_engine_plan_at(input->plan, input->rank)->input, OX_AXIS_PIPE);
+    enum ox_status status = OX_OK;
+    *out = (struct played){.input = input, .count = pipe.count, .own = pipe.idx};
+    for (uint32_t i = 0; i < pipe.count && status == OX_OK; i++) {
+        out->plans[i] = ox_engine_plan_at(input->plan, ox_rank_group_member(&pipe, i));
+        status = ox_sim_open(most_tasks(out->plans[i]), &out->sims[i]);
+    }
+    if (status != OX_OK) {
+        close_played(out);
+    }
+    return status;
+}
+
+static struct ox_sim_setup setup_of(const struct played *played, uint32_t at) {
+    struct ox_sim_setup setup;
+    ox_engine_sim_setup(played->input->config, &played->plans[at]->input, &setup);
+    return setup;
+}
+
+static const struct ox_plan *plan_of(const struct ox_engine_plan *plan, enum ox_plan_kind kind) {
+    return kind == OX_PLAN_TRAIN ? plan->train : kind == OX_PLAN_EVAL ? plan->eval : plan->eval_after_step;
+}
+
+/* Simulates a step; what the wanted rank does in it, and the seconds of all. */
+static void play(const struct played *played, enum ox_plan_kind kind, bool stays, bool holds,
+                 struct ox_sim_result *out) {
+    struct ox_sim_setup setups[OX_SIM_PIPE_MAX];
+    const struct ox_plan *plans[OX_SIM_PIPE_MAX];
+    struct ox_sim_result results[OX_SIM_PIPE_MAX];
+    for (uint32_t i = 0; i < played->count; i++) {
+        plans[i] = plan_of(played->plans[i], kind);
+        setups[i] = setup_of(played, i);
+        setups[i].stays = stays;
+        setups[i].holds = holds;
+    }
+    if (played->count == 1) {
+        ox_sim_run(played->sims[0], plans[0], &setups[0], out);
+    } else {
+        ox_sim_run_pipe(played->sims, plans, setups, played->count, results);
+        *out = results[played->own];
+    }
+}
+
 /* ---- the floor ------------------------------------------------------------------------------------- */
 
 /* Seconds of the plan's compute, which no order of work changes. It replaces the formulas' estimate for any model. */
@@ -61,13 +131,14 @@ static double resource_seconds(const struct ox_sim_result *step, enum ox_floor_r
     }
 }
 
-static void find_floor(const struct ox_predict_input *input, const struct ox_sim_setup *setup,
-                       struct ox_prediction *out) {
+static void find_floor(const struct played *played, struct ox_prediction *out) {
+    const struct ox_predict_input *const input = played->input;
+    const struct ox_sim_setup setup = setup_of(played, played->own);
     const struct ox_plan_budget *const budget = &input->plan->input.budget;
     const struct ox_model *const model = input->config->model;
     const double rows = (double)input->config->batch * input->config->seq;
     struct ox_floor_case given = {
-        .box = ox_floor_box_of(setup->machine),
+        .box = ox_floor_box_of(setup.machine),
         .model = {.params = (double)model->param_count, .layers = model->config.layers,
                   .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
         .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
@@ -81,7 +152,11 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
     given.box.unified = budget->unified;
     given.box.gpus = ox_plan_rank_count(&input->plan->input);
     const struct ox_floor least = ox_floor_of(&given);
-    const double passes = passes_seconds(input->plan->train, setup);
+    double passes = 0; /* evenly divided over a pipeline */
+    for (uint32_t i = 0; i < played->count; i++) {
+        const struct ox_sim_setup of_rank = setup_of(played, i);
+        passes += passes_seconds(played->plans[i]->train, &of_rank) / played->count;
+    }
     double seconds = passes;
     for (int i = OX_FLOOR_H2D; i < OX_FLOOR_RESOURCE_COUNT; i++) {
         seconds = fmax(seconds, fmin(least.seconds[i], resource_seconds(&out->step, (enum ox_floor_resource)i)));
@@ -94,24 +169,23 @@ static void find_floor(const struct ox_predict_input *input, const struct ox_sim
 
 /* ---- both ------------------------------------------------------------------------------------------- */
 
-static struct ox_sim_setup setup_of(const struct ox_predict_input *input) {
-    struct ox_sim_setup setup;
-    ox_engine_sim_setup(input->config, &input->plan->input, &setup);
-    return setup;
-}
-
 /* Simulates a step that commits. If others stay uncommitted, also simulates one that does, and takes the mean. */
-static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
-                     struct ox_prediction *out) {
-    ox_sim_run(sim, input->plan->train, &setup, &out->step);
+static void simulate(const struct played *played, struct ox_prediction *out) {
+    const struct ox_predict_input *const input = played->input;
+    play(played, OX_PLAN_TRAIN, false, false, &out->step);
     out->persist_seconds = out->mean_seconds = out->step.seconds;
     if (!ox_plan_stays(&input->plan->input, input->persist_steps)) {
         return;
     }
     struct ox_sim_result stays;
-    setup.stays = true;
-    ox_sim_run(sim, input->plan->train, &setup, &stays);
-    out->persist_seconds += ox_sim_between_seconds(&setup);
+    double between = 0;
+    play(played, OX_PLAN_TRAIN, true, false, &stays);
+    for (uint32_t i = 0; i < played->count; i++) {
+        struct ox_sim_setup setup = setup_of(played, i);
+        setup.stays = true;
+        between = fmax(between, ox_sim_between_seconds(&setup));
+    }
+    out->persist_seconds += between;
     out->persist_steps = input->persist_steps > 0
                              ? input->persist_steps
                              : ox_persist_interval(out->persist_seconds - stays.seconds, stays.seconds);
@@ -122,52 +196,41 @@ static void simulate(const struct ox_predict_input *input, struct ox_sim *sim, s
 
 enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
     struct ox_prediction prediction = {.persist_steps = 1};
-    const enum ox_status status = ox_sim_open(input->plan->train->task_count, out);
+    struct played played;
+    const enum ox_status status = open_played(input, &played);
+    *out = NULL;
     if (status == OX_OK) {
-        struct ox_sim_setup setup = setup_of(input);
-        simulate(input, *out, setup, &prediction);
-        setup.stays = prediction.persist_steps > 1;
-        ox_sim_run(*out, input->plan->train, &setup, &prediction.step);
+        simulate(&played, &prediction);
+        play(&played, OX_PLAN_TRAIN, prediction.persist_steps > 1, false, &prediction.step);
+        *out = played.sims[played.own];
+        played.sims[played.own] = NULL;
+        close_played(&played);
     }
     return status;
 }
 
 /* Simulates the step in the held order, to which a run goes over while most norms are clipped. */
-static void simulate_held(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
-                          struct ox_prediction *out) {
+static void simulate_held(const struct played *played, struct ox_prediction *out) {
     struct ox_sim_result result;
-    if (input->plan->input.placement.speculative_units > 0) {
-        setup.holds = true;
-        setup.stays = out->persist_steps > 1;
-        ox_sim_run(sim, input->plan->train, &setup, &result);
+    if (played->input->plan->input.placement.speculative_units > 0) {
+        play(played, OX_PLAN_TRAIN, out->persist_steps > 1, true, &result);
         out->held_seconds = result.seconds;
     }
 }
 
 /* Simulates evaluations. The one that carries an update carries that of the usual step. */
-static void simulate_eval(const struct ox_predict_input *input, struct ox_sim *sim, struct ox_sim_setup setup,
-                          struct ox_prediction *out) {
-    const struct ox_engine_plan *const plan = input->plan;
+static void simulate_eval(const struct played *played, struct ox_prediction *out) {
+    const struct ox_engine_plan *const plan = played->input->plan;
     struct ox_sim_result result;
     if (plan->eval == NULL) {
         return;
     }
-    ox_sim_run(sim, plan->eval, &setup, &result);
+    play(played, OX_PLAN_EVAL, false, false, &result);
     out->eval_seconds = out->eval_after_step_seconds = result.seconds;
     if (plan->eval_after_step != NULL) {
-        setup.stays = out->persist_steps > 1;
-        ox_sim_run(sim, plan->eval_after_step, &setup, &result);
+        play(played, OX_PLAN_EVAL_AFTER_STEP, out->persist_steps > 1, false, &result);
         out->eval_after_step_seconds = result.seconds;
     }
-}
-
-static uint32_t most_tasks(const struct ox_engine_plan *plan) {
-    const struct ox_plan *const plans[] = {plan->train, plan->eval, plan->eval_after_step};
-    uint32_t count = 0;
-    for (unsigned i = 0; i < sizeof plans / sizeof *plans; i++) {
-        count = plans[i] != NULL && plans[i]->task_count > count ? plans[i]->task_count : count;
-    }
-    return count;
 }
 
 enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out) {
@@ -176,16 +239,15 @@ enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_predic
                                   .persist_steps = 1, .held_seconds = NAN, .eval_seconds = NAN,
                                   .eval_after_step_seconds = NAN,
                                   .floor_seconds = NAN, .hidden_tokens = INFINITY};
-    struct ox_sim *sim = NULL;
-    const enum ox_status status = ox_sim_open(most_tasks(input->plan), &sim);
+    struct played played;
+    const enum ox_status status = open_played(input, &played);
     if (status == OX_OK) {
-        const struct ox_sim_setup setup = setup_of(input);
-        simulate(input, sim, setup, out);
-        simulate_held(input, sim, setup, out);
-        simulate_eval(input, sim, setup, out);
-        find_floor(input, &setup, out);
+        simulate(&played, out);
+        simulate_held(&played, out);
+        simulate_eval(&played, out);
+        find_floor(&played, out);
+        close_played(&played);
     }
-    ox_sim_close(&sim);
     return status;
 }
 

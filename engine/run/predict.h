@@ -17,7 +17,8 @@ OX_MUST enum ox_status ox_predict_machine(const char *profile, uint32_t drive_co
 
 struct ox_predict_input {
     const struct ox_engine_config *config; /* with its machine */
-    const struct ox_engine_plan *plan;
+    const struct ox_engine_plan *plan; /* that of the first rank, with the others' */
+    uint32_t rank; /* whose part of a step is wanted; of a pipeline one rank of each coordinate is simulated with it */
     bool profiled; /* the machine comes from a profile */
     const struct ox_measured *measured; /* the machine was measured in short; else NULL. Outlives the prediction */
     uint64_t persist_steps; /* commit every how many steps, if the plan leaves the choice; 0: as it pays */
@@ -41,7 +42,8 @@ struct ox_prediction {
 
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
 
-/* Simulates the step of `input` and returns the simulator with the times of each task, which the caller closes. */
+/* Simulates the step of `input` and returns the simulator with the times of each task of the rank, which the caller
+ * closes. */
 OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
 
 enum { OX_PREDICTION_TEXT_BYTES = 6144 };

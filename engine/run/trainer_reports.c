@@ -43,9 +43,10 @@ static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **
 enum ox_status ox_trainer_task_times(const struct ox_trainer *trainer, uint32_t rank, double *begin, double *end) {
     struct ox_predict_input input = ox_trainer_predict_input(trainer);
     struct ox_sim *sim = NULL;
-    input.plan = ox_engine_plan_at(input.plan, rank);
+    input.rank = rank;
     const enum ox_status status = ox_predict_tasks(&input, &sim);
-    for (uint32_t i = 0; status == OX_OK && i < input.plan->train->task_count; i++) {
+    const uint32_t count = ox_engine_plan_at(input.plan, rank)->train->task_count;
+    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
         begin[i] = ox_sim_begin(sim, i);
         end[i] = ox_sim_end(sim, i);
     }

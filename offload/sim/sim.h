@@ -128,6 +128,7 @@ double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_pl
 
 /* Simulates the step of a pipeline: plans[i] and setups[i] are those of the first rank of coordinate i. Returns its
  * seconds; out[i] is what rank i did. */
+enum { OX_SIM_PIPE_MAX = 64 }; /* coordinates */
 double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *plans,
                        const struct ox_sim_setup *setups, uint32_t count, struct ox_sim_result *out);
 

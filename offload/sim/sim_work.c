@@ -2,7 +2,6 @@
  * are those that engine/step/executor/ and engine/step/update/ run; a change there needs its counterpart here. */
 #include "offload/sim/sim.h"
 #include "offload/plan/cases.h"
-#include "offload/plan/schedule.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -735,9 +734,9 @@ double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_pl
 
 double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *plans,
                        const struct ox_sim_setup *setups, uint32_t count, struct ox_sim_result *out) {
-    struct basis bases[OX_PIPE_MAX];
-    struct ox_sim_list lists[OX_PIPE_MAX];
-    OX_ASSERT(count <= OX_PIPE_MAX);
+    struct basis bases[OX_SIM_PIPE_MAX];
+    struct ox_sim_list lists[OX_SIM_PIPE_MAX];
+    OX_ASSERT(count <= OX_SIM_PIPE_MAX);
     for (uint32_t i = 0; i < count; i++) {
         make_basis(&setups[i], plans[i]->kind, &bases[i]);
         lists[i] = (struct ox_sim_list){
