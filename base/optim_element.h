@@ -143,7 +143,7 @@ static inline OX_ON_DEVICE_TOO void ox_element_update(enum ox_optim_kind kind, c
                                                       bool decays, float grad, struct ox_element *e) {
     const float g = grad * hyper->grad_scale;
     const float kept = e->p * (decays ? hyper->decay_factor : 1.0f);
-    if (kind == OX_OPTIM_ADAMW) {
+    if (kind == OX_OPTIM_ADAMW || kind == OX_OPTIM_MUON) {
         e->m = fmaf(hyper->beta1, e->m, hyper->one_minus_beta1 * g);
         e->v = fmaf(hyper->beta2, e->v, hyper->one_minus_beta2 * (g * g));
         const float u = (e->m * hyper->m_scale) / (sqrtf(e->v * hyper->v_scale) + hyper->eps);

@@ -26,11 +26,13 @@ enum { OX_GROUP_ELEMS = 2048 };
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
 /* One row per optimizer: its constant, its name in options and files, and whether it has a second moment. Files store
- * the numbers, so a new row goes last. */
+ * the numbers, so a new row goes last. Muon is AdamW but for whole matrices (cpu_optim/muon.h), which keep one moment.
+ */
 #define OX_OPTIM_ROWS(ROW)             \
     ROW(OX_OPTIM_ADAMW, "adamw", true) \
     ROW(OX_OPTIM_LION, "lion", false)  \
-    ROW(OX_OPTIM_SGD, "sgd", false)
+    ROW(OX_OPTIM_SGD, "sgd", false)  \
+    ROW(OX_OPTIM_MUON, "muon", true)
 
 /* One row per format of the moments: its constant, its name, bytes per element of m or v, bytes per element of lo, and
  * the elements that share a one-byte scale (0: no scales). */

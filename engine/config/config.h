@@ -194,6 +194,10 @@ struct ox_config_optim {
     double ema_decay; /* of averages of the weights; 0: none */
     bool use_ema;     /* read them instead of the weights */
     double weight_decay, adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    double muon_momentum;
+    bool muon_nesterov;
+    uint64_t muon_ns_steps;
+    uint32_t muon_adjust_lr_fn; /* enum ox_muon_ratio of cpu_optim */
     double router_bias_update_rate; /* by which the bias of a choice moves after a step; 0: it stays */
     enum ox_idle_experts idle_experts;
     bool decay_embeddings;

@@ -141,8 +141,7 @@ const struct ox_foreign ox_foreign_values[] = {
     {"optimizer", "*lion_8bit", "use lion with --moments q8", ANY},
     {"optimizer", "*lion*", "use lion", ANY},
     {"optimizer", "*sgd*", "use sgd", ANY},
-    {"optimizer", "muon*", "does not exist: a step of Muon needs the momentum of a whole matrix at once, and here "
-     "matrices are updated in chunks, which drives and ranks divide; use adamw (docs/optimizer.md)", ANY},
+    {"optimizer", "*muon*", "use --optimizer muon", ANY},
     {"optimizer", "adagrad* *ademamix* rmsprop* galore_* apollo_* *lomo grokadamw schedule_free* stable_* dion* "
      "sophia* came* radam* nadam* adan* adamax adadelta lamb lars prodigy* shampoo soap* rprop asgd *mini*",
      other_optimizer, ANY},

@@ -153,6 +153,10 @@ static enum ox_status check_optimizer(const struct ox_config *c, unsigned comman
                        : c->loss.initial_scale_power != 16 ? "--initial-scale-power"
                                                            : "--loss-scale-window");
     }
+    if (optimizes && c->optim.optimizer == OX_OPTIM_MUON && c->optim.moments != OX_MOMENTS_F32) {
+        return ox_fail(OX_E_CONFIG, "--moments %s: --optimizer muon has moments in f32 alone; leave it out",
+                       ox_moments_name(c->optim.moments));
+    }
     const struct {
         const char *flag;
         double beta;

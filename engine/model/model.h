@@ -157,6 +157,10 @@ const struct ox_tensor *ox_unit_next_tensor(const struct ox_model *model, const 
 bool ox_model_stage_has(const struct ox_model *model, const struct ox_unit *unit, enum ox_role role);
 /* Where a role of a unit begins that comes behind the role `before`, whose tensors end at `end`. */
 uint64_t ox_unit_role_begin(uint64_t end, enum ox_role role, enum ox_role before);
+/* Whether the tensor is one or several matrices inside a block that Muon updates whole: not tables, heads, routers and
+ * gates of experts, and biases. And the sizes of one of them. */
+bool ox_tensor_is_hidden(const struct ox_tensor *tensor);
+void ox_tensor_matrix(const struct ox_tensor *tensor, uint64_t *rows, uint64_t *cols);
 /* Gives a unit's tensors their places, in their order, and the unit its sizes. */
 void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit);
 

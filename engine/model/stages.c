@@ -51,6 +51,27 @@ void ox_unit_lay_out(const struct ox_model *model, struct ox_unit *unit) {
     unit->elem_count = ox_align_up(end, OX_GROUP_ELEMS);
 }
 
+bool ox_tensor_is_hidden(const struct ox_tensor *tensor) {
+    switch (tensor->role) {
+    case OX_ROLE_EMBED:
+    case OX_ROLE_POSITION:
+    case OX_ROLE_HEAD:
+    case OX_ROLE_ROUTER:
+    case OX_ROLE_SHARED_GATE:
+    case OX_ROLE_CHOICE_BIAS:
+    case OX_ROLE_EXPERT_GATE_UP_BIAS:
+    case OX_ROLE_EXPERT_DOWN_BIAS:
+        return false;
+    default:
+        return tensor->rank >= 2;
+    }
+}
+
+void ox_tensor_matrix(const struct ox_tensor *tensor, uint64_t *rows, uint64_t *cols) {
+    *rows = tensor->shape[tensor->rank - 2];
+    *cols = tensor->shape[tensor->rank - 1];
+}
+
 /* Whether the head's use of the table trains it. */
 static bool table_is_trained(const struct ox_model *model) {
     const struct ox_unit *const owner = &model->units[model->table.unit_idx];

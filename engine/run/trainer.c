@@ -146,19 +146,6 @@ static enum ox_status name_drives(struct ox_trainer *trainer) {
     return status;
 }
 
-uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
-    const char *library;
-    if (engine->device != OX_DEVICE_CPU) {
-        /* the planner may still take fewer ranks, whose optimizers have more threads */
-        const uint32_t threads = ox_engine_optimizer_share(engine, engine->optimizer_threads, 1);
-        return ox_fixed_overhead_bytes(0, ox_max_u64(threads, ranks), 0) + OX_CUDA_HOST_BYTES;
-    }
-    const enum ox_real products = ox_engine_precision(engine)->products;
-    const bool takes_room = products != OX_REAL_F32 && ox_cpu_has_products(products, &library);
-    return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads,
-                                   takes_room ? ranks : 0);
-}
-
 /* Sets the budget of host memory, once the device is known: the CPU's device memory, which each rank has, is host
  * memory too. */
 static enum ox_status set_host_budget(struct ox_trainer *trainer) {
@@ -291,11 +278,11 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
                        "as 16");
     }
     const struct ox_config_parts *const parts = &config->parts;
-    if (parts->lora_r == 0 && (parts->lora_modules_to_save[0] != '\0' || parts->lora_bias != OX_LORA_BIAS_NONE)) {
-        return ox_fail(OX_E_CONFIG, "%s: %s", parts->lora_bias != OX_LORA_BIAS_NONE ? "--lora-bias"
-                                                                                     : "--lora-modules-to-save",
-                       parts->adapter[0] != '\0' ? "the folder of --adapter says it; leave it out"
-                                                 : "there is no adapter without a rank; add --lora-r N, such as 16");
+    const bool bias = parts->lora_bias != OX_LORA_BIAS_NONE;
+    if (parts->lora_r == 0 && (bias || parts->lora_modules_to_save[0] != '\0')) {
+        return ox_fail(OX_E_CONFIG, "%s: %s", bias ? "--lora-bias" : "--lora-modules-to-save", parts->adapter[0] != '\0'
+                       ? "the folder of --adapter says it; leave it out"
+                       : "there is no adapter without a rank; add --lora-r N, such as 16");
     }
     if (config->parts.lora_r == 0 && config->parts.lora_dropout != 0.0) {
         return ox_fail(OX_E_CONFIG, "--lora-dropout: %s", config->parts.adapter[0] != '\0'

@@ -230,6 +230,9 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 
 /* ---- what is minimised: trainer_numerics.c ---- */
 
+/* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
+ * does not go with it. */
+OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
 /* Refuses dropout of adapters where there is none. */
 OX_MUST enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer);
 struct ox_objective ox_trainer_objective(const struct ox_config *config);

@@ -3,6 +3,7 @@
 #include "engine/run/trainer_internal.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
 
@@ -179,10 +180,64 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     if (e->state.averages) {
         hash = ox_hash64(&c->optim.ema_decay, sizeof c->optim.ema_decay, hash);
     }
+    if (e->state.kind == OX_OPTIM_MUON) {
+        const double muon[] = {c->optim.muon_momentum, c->optim.muon_nesterov, (double)c->optim.muon_ns_steps,
+                               c->optim.muon_adjust_lr_fn};
+        hash = ox_hash64(muon, sizeof muon, hash);
+    }
     /* AdamW in fp32 adds nothing to the hash, because older checkpoints do not name their format. */
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
                ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
+}
+
+/* ---- Muon ---- */
+
+/* The largest unit that has matrices which Muon updates. */
+static uint64_t largest_unit(const struct ox_model *model) {
+    uint64_t elems = 0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const uint64_t here = model->units[tensor->unit_idx].elem_count;
+        elems = tensor->trained && ox_tensor_is_hidden(tensor) ? ox_max_u64(elems, here) : elems;
+    }
+    return elems;
+}
+
+enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    if (engine->state.kind != OX_OPTIM_MUON || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    const uint64_t elems = largest_unit(engine->model);
+    engine->muon = (struct ox_muon){.momentum = (float)config->optim.muon_momentum,
+                                    .nesterov = config->optim.muon_nesterov,
+                                    .iterations = (uint32_t)config->optim.muon_ns_steps,
+                                    .ratio = (enum ox_muon_ratio)config->optim.muon_adjust_lr_fn};
+    engine->request.state_off_device = true;
+    if (engine->ranks > 1 || ox_trainer_machines(trainer) > 1) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: ranks divide what they update, and a matrix is updated whole; "
+                       "use --ranks 1, or --optimizer adamw");
+    }
+    if (engine->request.state_tier == OX_TIER_DEVICE || engine->request.device_units > 0) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: matrices are updated by the processor, from host memory or "
+                       "drives; leave out --state-tier device and --device-state-units");
+    }
+    if (ox_trainer_has_adapters(trainer)) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: adapters are narrow matrices, which it is not meant for; use "
+                       "--optimizer adamw");
+    }
+    if (elems == 0) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: no matrix of a block is trained; use --optimizer adamw, or "
+                       "freeze less");
+    }
+    if (engine->chunk_elems > 0 && engine->chunk_elems < elems) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: a matrix must lie in one chunk, and the largest unit has "
+                       "%" PRIu64 " elements; leave out --chunk-elems %" PRIu64, elems, engine->chunk_elems);
+    }
+    engine->chunk_elems = ox_max_u64(engine->chunk_elems, elems);
+    return OX_OK;
 }
 
 /* ---- what is minimised ---- */

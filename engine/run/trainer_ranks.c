@@ -359,7 +359,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     if (engine->device == OX_DEVICE_CPU) { /* ranks divide the threads; each has at least one */
         engine->compute_threads = (uint32_t)ox_max_u64(engine->compute_threads, engine->ranks);
     }
-    return status;
+    return status == OX_OK ? ox_trainer_set_muon(trainer) : status;
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */

@@ -388,3 +388,17 @@ enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struc
     }
     return status;
 }
+
+uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
+    const char *library;
+    double flops;
+    const uint64_t muon = engine->state.kind == OX_OPTIM_MUON ? ox_muon_bytes(engine->model, &engine->muon, &flops) : 0;
+    if (engine->device != OX_DEVICE_CPU) {
+        /* the planner may still take fewer ranks, whose optimizers have more threads */
+        const uint32_t threads = ox_engine_optimizer_share(engine, engine->optimizer_threads, 1);
+        return ox_fixed_overhead_bytes(0, ox_max_u64(threads, ranks), 0) + OX_CUDA_HOST_BYTES + muon;
+    }
+    const enum ox_real products = ox_engine_precision(engine)->products;
+    const bool takes_room = products != OX_REAL_F32 && ox_cpu_has_products(products, &library);
+    return ox_fixed_overhead_bytes(engine->compute_threads, engine->optimizer_threads, takes_room ? ranks : 0) + muon;
+}

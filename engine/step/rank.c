@@ -115,6 +115,7 @@ static enum ox_status open_parts(struct ox_rank *rank) {
     enum ox_status status = check_whole(&rank->plan->input.model);
     OX_THEN(status, open_device(rank));
     OX_THEN(status, ox_pool_open(rank->config.optimizer_threads, &rank->optim_pool));
+    OX_THEN(status, ox_optim_open_muon(rank));
     OX_THEN(status, open_memory(rank));
     OX_THEN(status, ox_guard_open(rank));
     OX_THEN(status, ox_routing_open(rank));
@@ -160,6 +161,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     }
     ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
+    free(rank->muon);
     ox_pool_close(&rank->optim_pool);
     ox_link_close(rank); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);

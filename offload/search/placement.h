@@ -21,6 +21,7 @@ struct ox_placement_request {
     uint64_t persist_steps;  /* every how many steps one is committed then; 0: so rarely that it costs next to nothing,
                                 where that saves bytes. If it is over 1, placements whose steps may stay uncommitted are
                                 preferred to all others */
+    bool state_off_device; /* the optimizer does not run there, so no unit's state lives there */
     uint32_t device_units; /* how many of the last units live and are updated on the device, while the tiers above are
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
     bool device_first;     /* these are the first units instead */

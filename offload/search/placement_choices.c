@@ -163,7 +163,7 @@ bool ox_choice_device_units(const struct ox_search *s) {
         return false;
     }
     return ox_choice_device_weights(s) && request->state_tier == OX_TIER_COUNT && request->grad_tier == OX_TIER_COUNT &&
-           request->device_units == 0 && !s->in->model.eval_only;
+           request->device_units == 0 && !request->state_off_device && !s->in->model.eval_only;
 }
 
 static bool order_allowed(const struct ox_search *s, const char *order) {

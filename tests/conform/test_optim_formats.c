@@ -580,7 +580,7 @@ static double train(const struct problem *problem, struct ox_state_format format
 }
 
 static void test_training(void) {
-    static const double rates[OX_OPTIM_KIND_COUNT] = {0.01, 0.003, 0.2};
+    static const double rates[OX_OPTIM_KIND_COUNT] = {0.01, 0.003, 0.2, 0.01};
     struct problem *const problem = malloc(sizeof *problem);
     if (problem == NULL) {
         exit(1);

@@ -15,7 +15,7 @@ static struct harness_run run_of(const struct golden *golden, enum ox_optim_kind
 /* Another optimizer gives other weights and another format other moments, from the same gradient; q8 alone rounds the
  * weights that it begins with. */
 static void check_differences(const struct golden *golden) {
-    struct outcome outcomes[OX_OPTIM_KIND_COUNT * OX_MOMENTS_COUNT];
+    struct outcome outcomes[OX_OPTIM_MUON * OX_MOMENTS_COUNT]; /* Muon, the last, is no update by element */
     const int count = sizeof outcomes / sizeof *outcomes;
     for (int i = 0; i < count; i++) {
         struct harness_run run =

@@ -137,6 +137,7 @@ struct ox_rank {
     struct ox_comm *pipe; /* its endpoint for transfers with other coordinates of the pipeline; NULL: there are none */
     double *totals;       /* of the units' square sums, on their way between these: what it has and what it gets */
     struct ox_pool *optim_pool, *reduce_pool;
+    float *muon; /* scratch of the largest matrix; NULL: another optimizer */
     struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
 

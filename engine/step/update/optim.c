@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A chunk and its part of a slot; pointers are NULL without a slot. */
@@ -221,17 +222,20 @@ static uint64_t place_of(const struct ox_role_walk *walk, struct ox_range range)
     return walk->place + (range.begin - walk->range.begin);
 }
 
+static void take_sums(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
+                      struct ox_plane_sums *sums) {
+    const uint64_t begin = range.begin - ox_slice_first(run->rank, run->unit->unit_idx);
+    const struct ox_state_planes state = state_at(run, begin);
+    ox_plane_sums_take(run->rank->config.state.moments, hi_at(run, begin), &state, place_of(walk, range),
+                       range.end - range.begin, sums);
+}
+
 /* Experts that no row of the step chose stay as they are, and so do their sums. */
 static void pass_idle(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
                       struct ox_update_sums *sums) {
-    const uint64_t begin = range.begin - ox_slice_first(run->rank, run->unit->unit_idx);
-    const struct ox_state_planes state = state_at(run, begin);
-    struct ox_plane_sums *const both[] = {&sums->read, &sums->written};
     OX_ASSERT(run->unit->replaced.hi == NULL);
-    for (int i = 0; i < 2; i++) {
-        ox_plane_sums_take(run->rank->config.state.moments, hi_at(run, begin), &state, place_of(walk, range),
-                           range.end - range.begin, both[i]);
-    }
+    take_sums(run, walk, range, &sums->read);
+    take_sums(run, walk, range, &sums->written);
 }
 
 /* Moves the biases of choices in a chunk, whose low halves are zeros. */
@@ -245,10 +249,9 @@ static void shift_biases(const struct chunk_run *run, struct ox_range within) {
     }
 }
 
-/* Updates elements of what a walk is at, which count from the unit's first element. */
-static uint64_t update_span(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
-                            struct ox_update_sums *sums) {
-    const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
+/* The update of elements of what a walk is at, which count from the unit's first element. */
+static struct ox_update_span span_of(const struct chunk_run *run, const struct ox_role_walk *walk,
+                                     struct ox_range range, struct ox_update_sums *sums) {
     struct ox_rank *const rank = run->rank;
     const struct ox_unit_run *const unit = run->unit;
     const uint64_t begin = range.begin - ox_slice_first(rank, unit->unit_idx); /* in the slice */
@@ -274,7 +277,51 @@ static uint64_t update_span(const struct chunk_run *run, const struct ox_role_wa
         span.replaced_state =
             ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
     }
+    return span;
+}
+
+static uint64_t update_span(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
+                            struct ox_update_sums *sums) {
+    const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
+    const struct ox_rank *const rank = run->rank;
+    const struct ox_update_span span = span_of(run, walk, range, sums);
     return ox_update_run_pool(rank->optim_pool, rank->config.isa, rank->config.state, &span, &hyper);
+}
+
+/* Updates what a walk is at matrix by matrix: the range has them whole, because a chunk is a unit. */
+static uint64_t update_matrices(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
+                                struct ox_update_sums *sums) {
+    struct ox_rank *const rank = run->rank;
+    const struct ox_model *const model = rank->config.model;
+    const struct ox_unit *const unit = &model->units[run->unit->unit_idx];
+    const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
+    uint64_t bad_count = 0;
+    if (sums != NULL) {
+        take_sums(run, walk, range, &sums->read);
+    }
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        if (!ox_tensor_is_hidden(tensor)) {
+            continue;
+        }
+        struct ox_matrix matrix;
+        ox_tensor_matrix(tensor, &matrix.rows, &matrix.cols);
+        for (uint64_t at = 0; at < tensor->count; at += matrix.rows * matrix.cols) {
+            const uint64_t begin = tensor->offset + at, end = begin + matrix.rows * matrix.cols;
+            if (end <= range.begin || begin >= range.end) {
+                continue;
+            }
+            OX_ASSERT(begin >= range.begin && end <= range.end);
+            const struct ox_update_span span = span_of(run, walk, (struct ox_range){begin, end}, NULL);
+            const struct ox_muon_job job = {.pool = rank->optim_pool, .isa = rank->config.isa,
+                                            .muon = &rank->config.muon, .format = rank->config.state,
+                                            .matrix = matrix, .scratch = rank->muon};
+            bad_count += ox_muon_run(&job, &span, &hyper);
+        }
+    }
+    if (sums != NULL) {
+        take_sums(run, walk, range, &sums->written);
+    }
+    return bad_count;
 }
 
 /* What no update changes is saved too: what was saved is put back, and written, as a whole. */
@@ -309,6 +356,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     const struct ox_range within = {.begin = first, .end = first + run->chunk.count};
     struct ox_role_walk walk = {.last = NULL};
     const bool sums_up = ox_guard_covers(run->rank, run->unit->unit_idx);
+    const bool is_muon = run->rank->config.state.kind == OX_OPTIM_MUON;
     struct ox_update_sums sums = {0};
     if (run->unit->replaced.hi != NULL) {
         ox_overlap_saves(run->rank, run->unit->unit_idx, chunk_idx);
@@ -317,7 +365,9 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
         struct ox_routed_part part = {.idle = false};
         while (ox_routing_next(run->rank, run->unit->unit_idx, run->unit->routed, &walk, &part)) {
-            if (!part.idle) {
+            if (!part.idle && is_muon && ox_tensor_is_hidden(walk.last)) {
+                *nonfinite_count += update_matrices(run, &walk, part.range, sums_up ? &sums : NULL);
+            } else if (!part.idle) {
                 *nonfinite_count += update_span(run, &walk, part.range, sums_up ? &sums : NULL);
             } else if (sums_up) {
                 pass_idle(run, &walk, part.range, &sums);
@@ -464,6 +514,32 @@ static enum ox_status read_unit(struct ox_rank *rank, const struct ox_unit_run *
 }
 
 /* ---- public ----------------------------------------------------------------------------------------------- */
+
+uint64_t ox_muon_bytes(const struct ox_model *model, const struct ox_muon *muon, double *flops) {
+    uint64_t floats = 0;
+    *flops = 0.0;
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        if (tensor->trained && ox_tensor_is_hidden(tensor)) {
+            struct ox_matrix matrix;
+            ox_tensor_matrix(tensor, &matrix.rows, &matrix.cols);
+            floats = ox_max_u64(floats, ox_muon_scratch_floats(matrix));
+            *flops += (double)(tensor->count / (matrix.rows * matrix.cols)) * ox_muon_flops(muon, matrix);
+        }
+    }
+    return floats * sizeof(float);
+}
+
+enum ox_status ox_optim_open_muon(struct ox_rank *rank) {
+    double flops;
+    if (rank->config.state.kind != OX_OPTIM_MUON || rank->config.eval_only) {
+        return OX_OK;
+    }
+    const uint64_t bytes = ox_muon_bytes(rank->config.model, &rank->config.muon, &flops);
+    rank->muon = malloc(bytes + 1);
+    return rank->muon != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "muon: no memory for %llu bytes of scratch",
+                                                (unsigned long long)bytes);
+}
 
 enum ox_status ox_optim_open(struct ox_rank *rank) {
     static const struct ox_stream_calls calls = {

@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+/* Reserves the scratch of Muon, where that is the optimizer. */
+OX_MUST enum ox_status ox_optim_open_muon(struct ox_rank *rank);
 /* Opens the optimizer's stream; the store is open. */
 OX_MUST enum ox_status ox_optim_open(struct ox_rank *rank);
 /* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */

@@ -78,7 +78,7 @@ static void test_options(void) {
     } cases[] = {
         {"--learnin-rate 1", "did you mean '--learning-rate'?"},
         {"--bf16", "'--bf16': use --dtype bf16"},
-        {"--optim paged_adamw", "is not one of adamw, lion, sgd; use adamw"},
+        {"--optim paged_adamw", "is not one of adamw, lion, sgd, muon; use adamw"},
         {"--zzzzzzzz 1", "`offload help train` lists them"},
         {"--max-steps two", "--max-steps: 'two' is not a whole number"},
         {"--max-steps -2", "--max-steps: -2 is out of range"},

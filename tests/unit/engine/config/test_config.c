@@ -183,7 +183,7 @@ static void test_set(void) {
     set_refused("data", "a\nb", "not UTF-8 text");
     set_refused("data", "a:2000000", "not a weight");
     set_refused("data", "a:1.2.3", "not a weight");
-    set_refused("optimizer", "adam", "adamw, lion, sgd");
+    set_refused("optimizer", "adam", "adamw, lion, sgd, muon");
     set_refused("moments", "fp32", "f32, bf16, q8");
     set_refused("packing", "both", "auto, stream, pack, pad");
     set_refused("prompt", "a\xff", "UTF-8");
@@ -596,7 +596,7 @@ static void test_hints(void) {
         {"host-mem", "50%", "; write it as 20GiB or 1.5TB, or 0 for what is free"},
         {"nvme", "400GiB", "names no folder; write it as /mnt/nvme0:400GiB"},
         {"nvme", "/a:4GiB,/b:4GiB", "is more than one drive; give --nvme before each"},
-        {"optimizer", "adamww", "is not one of adamw, lion, sgd; did you mean adamw?"},
+        {"optimizer", "adamww", "is not one of adamw, lion, sgd, muon; did you mean adamw?"},
         {"lr-scheduler-type", "cosin", "; did you mean cosine?"},
         {"sharding", "zero-3", "; did you mean zero3?"},
         {"weights-tier", "gpu", "; use device"},

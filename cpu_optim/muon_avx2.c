@@ -1,0 +1,10 @@
+/* The products of Muon on avx2 vectors. */
+#if defined(__x86_64__)
+#include "cpu_optim/muon_product.h"
+
+#include <stddef.h>
+
+#define OX_MUON_TILE 32
+#define OX_MUON_PRODUCT ox_muon_product_avx2
+#include "cpu_optim/muon_body.inc"
+#endif

@@ -1,0 +1,113 @@
+/* --optimizer muon as a user meets it: the same bits in every home and after kills and resumes; what it refuses. The
+ * update itself is tests/conform/test_muon.c. */
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_run.h"
+#include "tests/kit/test.h"
+
+#include <signal.h>
+#include <string.h>
+
+enum { STEPS = 6 };
+
+static const char common[] = "--batch-size 1 --gradient-accumulation-steps 2 --max-seq-length 16 --compute-threads 1 "
+                             "--host-mem 64MiB --max-steps 6 --eval-fraction 0.1 --save-total-limit 0 --save-steps 2 "
+                             "--learning-rate 1e-2 --optimizer muon";
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *text_path, *model_path;
+
+static void begin(const char *output, const char *more) {
+    sys_args_train(&args, model_path, text_path, output);
+    sys_args_add(&args, common);
+    sys_args_add(&args, strstr(more, "--resume") == NULL ? "--from-scratch" : "");
+    sys_args_add(&args, more);
+}
+
+static void add_drive(const char *output) {
+    sys_args_add(&args, "--weights-tier nvme --state-tier nvme --grads-tier nvme");
+    sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
+}
+
+static void remove_run(const char *name) {
+    files_remove_folder(test_path(name));
+    files_remove_folder(test_pathf("%s-drive", name));
+}
+
+static void test_same_bits(const char *dtype) {
+    static const struct {
+        const char *words;
+        bool has_drive;
+    } places[] = {{"--optimizer-threads 3", true},
+                  {"--optimizer-threads 1 --tiles 2 --prefetch-depth 0", true},
+                  {"--optimizer-threads 2 --optimizer-overlap off --no-verify-memory", false},
+                  {"--optimizer-threads 1 --optimizer-overlap speculative --device-mem 8MiB --isa scalar", true}};
+    begin("memory", dtype);
+    sys_run_well(&args, &process);
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        begin("place", dtype);
+        sys_args_add(&args, places[i].words);
+        if (places[i].has_drive) {
+            add_drive("place");
+        }
+        sys_run_well(&args, &process);
+        CHECK(sys_same_runs("memory", "place", STEPS));
+        remove_run("place");
+    }
+    begin("other", dtype);
+    sys_args_add(&args, "--muon-ns-steps 3");
+    sys_run_well(&args, &process);
+    CHECK(!sys_same_runs("memory", "other", STEPS));
+    remove_run("other");
+}
+
+/* After test_same_bits: a run that is killed goes on from its store, one that is stopped from its checkpoint. */
+static void test_resumes(void) {
+    for (int has_drive = 0; has_drive <= 1; has_drive++) {
+        for (int part = 0; part < 3; part++) {
+            begin("parts", part == 0 ? "" : "--resume latest");
+            if (has_drive) {
+                add_drive("parts");
+            }
+            if (part == 2) {
+                sys_run_well(&args, &process);
+                break;
+            }
+            sys_args_leash(&args);
+            sys_start(&args, &process);
+            CHECK(sys_await(&process, part == 0 ? "\nstep 2/" : "\nstep 4/"));
+            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
+            sys_wait(&process);
+        }
+        CHECK(sys_same_runs("memory", "parts", STEPS));
+        remove_run("parts");
+    }
+}
+
+static void test_refused(void) {
+    static const struct {
+        const char *words, *says;
+    } rows[] = {{"--ranks 2", "--optimizer muon: ranks divide what they update"},
+                {"--moments bf16", "--moments bf16: --optimizer muon has moments in f32 alone"},
+                {"--state-tier device", "matrices are updated by the processor"},
+                {"--chunk-elems 2048", "a matrix must lie in one chunk"},
+                {"--freeze layers.0-2", "no matrix of a block is trained"}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
+        begin("none", rows[i].words);
+        sys_run(&args, &process);
+        if (process.outcome.exit_status != 2 || !sys_said(&process, rows[i].says)) {
+            sys_complain(&process, rows[i].says);
+        }
+    }
+}
+
+int main(void) {
+    text_path = sys_write_text(24000);
+    model_path = sys_write_model("llama");
+    test_same_bits("--dtype bf16");
+    remove_run("memory");
+    test_same_bits("");
+    test_resumes();
+    test_refused();
+    return test_end();
+}
