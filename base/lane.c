@@ -133,8 +133,9 @@ struct host_lane {
     struct job *queue;
     pthread_t thread;
     pthread_cond_t work;     /* signalled when a job is queued or the lane closes */
-    pthread_cond_t progress; /* signalled when a job ends                        */
+    pthread_cond_t progress; /* signalled when job `awaited` ends                */
     uint64_t issued, done;
+    uint64_t awaited;    /* the first job for whose end a thread sleeps; UINT64_MAX = none */
     uint64_t failed_seq; /* the first failure; 0 = none */
     enum ox_status failure;
     char failure_text[OX_ERROR_TEXT_BYTES];
@@ -153,6 +154,15 @@ static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
     return ox_fail(lane->failure, "%s", lane->failure_text);
 }
 
+/* Sleeps until job `seq` has ended. The caller holds the lock. Threads that wait for a later job, as those that drain do,
+ * sleep through the ends of those before it. */
+static void await(struct host_lane *lane, uint64_t seq) {
+    while (lane->done < seq) {
+        lane->awaited = seq < lane->awaited ? seq : lane->awaited;
+        pthread_cond_wait(&lane->progress, &lane->base.lock);
+    }
+}
+
 static enum ox_status host_lane_poll(struct ox_lane *base, uint64_t seq, bool *done) {
     struct host_lane *const lane = host_lane_of(base);
     pthread_mutex_lock(&lane->base.lock);
@@ -166,9 +176,7 @@ static enum ox_status host_lane_join(struct ox_lane *base, uint64_t seq) {
     struct host_lane *const lane = host_lane_of(base);
     pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(seq <= lane->issued);
-    while (lane->done < seq) {
-        pthread_cond_wait(&lane->progress, &lane->base.lock);
-    }
+    await(lane, seq);
     const enum ox_status status = ended_status(lane, seq);
     pthread_mutex_unlock(&lane->base.lock);
     return status;
@@ -199,7 +207,7 @@ static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_m
     pthread_mutex_lock(&lane->base.lock);
     OX_ASSERT(!lane->closing);
     while (lane->issued - lane->done >= lane->config.queue_len) {
-        pthread_cond_wait(&lane->progress, &lane->base.lock);
+        await(lane, lane->issued - lane->config.queue_len + 1);
     }
     struct job *const job = &lane->queue[lane->issued % lane->config.queue_len];
     job->fn = fn;
@@ -274,7 +282,10 @@ static void *host_lane_main(void *context) {
         *(times.wait ? &lane->base.stats.wait_ns : &lane->base.stats.busy_ns) += times.end_ns - times.begin_ns;
         lane->base.stats.job_count += !times.wait;
         lane->done = times.seq;
-        pthread_cond_broadcast(&lane->progress);
+        if (lane->awaited <= lane->done) {
+            lane->awaited = UINT64_MAX; /* who waits for a later one says so again */
+            pthread_cond_broadcast(&lane->progress);
+        }
     }
     pthread_mutex_unlock(&lane->base.lock);
     return NULL;
@@ -323,6 +334,7 @@ enum ox_status ox_host_lane_open(const struct ox_host_lane_config *config, struc
     lane->base = (struct ox_lane){.ops = &host_lane_ops, .label = config->label};
     lane->config = *config;
     lane->queue = queue;
+    lane->awaited = UINT64_MAX;
     pthread_mutex_init(&lane->base.lock, NULL);
     pthread_cond_init(&lane->work, NULL);
     pthread_cond_init(&lane->progress, NULL);
