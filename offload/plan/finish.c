@@ -80,6 +80,7 @@ struct spaces {
     uint32_t task_idx; /* where the pass over the list is */
     struct space space[OX_TIER_NVME];
     uint32_t segment_count, recycled; /* for all arenas together; recycled: first of a list linked by `next` */
+    uint32_t taken_count; /* packed buffers that have had their turn: scratch.items names them */
     const struct ox_placement *placement;
     /* Per tier and kind: the last buffer that left and whose space is not free yet; or OX_NONE. */
     uint32_t left_last[OX_TIER_NVME][OX_BUF_KIND_COUNT];
@@ -228,13 +229,19 @@ static void place_packed(struct spaces *s, uint32_t buf_idx, uint32_t task_idx) 
     const struct space *const space = &s->space[buf->tier];
     const uint64_t *const packed = s->full->scratch.packed;
     buf->offset = space->resident - space->packed_end + packed[buf_idx];
-    for (uint32_t i = 0; i < plan->buf_count && !s->measuring; i++) {
-        const struct ox_buf *const other = &plan->bufs[i];
-        if (packed[i] != UINT64_MAX && other->tier == buf->tier && other->first_task_idx < task_idx &&
-            packed[i] < packed[buf_idx] + buf->bytes && packed[buf_idx] < packed[i] + other->bytes) {
-            inherit(s->full, task_idx, i);
+    if (s->measuring) {
+        return;
+    }
+    struct ox_pack_item *const taken = s->full->scratch.items;
+    for (uint32_t i = 0; i < s->taken_count; i++) {
+        const uint32_t at = taken[i].buf_idx;
+        const struct ox_buf *const other = &plan->bufs[at];
+        if (other->tier == buf->tier && other->first_task_idx < task_idx &&
+            packed[at] < packed[buf_idx] + buf->bytes && packed[buf_idx] < packed[at] + other->bytes) {
+            inherit(s->full, task_idx, at);
         }
     }
+    taken[s->taken_count++].buf_idx = buf_idx;
 }
 
 static void give_back(struct spaces *s, uint32_t buf_idx) {
@@ -308,7 +315,7 @@ static void place_all(struct spaces *s) {
 /* Begins a pass over the list: the arenas are empty behind their resident parts and what is packed. */
 static void begin_pass(struct spaces *s, const uint64_t packed_end[OX_TIER_NVME]) {
     struct ox_plan *const plan = &s->full->plan;
-    s->segment_count = 0;
+    s->segment_count = s->taken_count = 0;
     s->recycled = OX_NONE;
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         for (int kind = 0; kind < OX_BUF_KIND_COUNT; kind++) {
@@ -361,9 +368,10 @@ static void place_best(struct spaces *s, bool measuring, uint64_t packed_end[OX_
     end_pass(s, packed_end, out);
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         const uint64_t enough = out[tier].live_most + (out[tier].resident + out[tier].live_most) / 33;
+        const uint64_t most = out[tier].end;
         const uint64_t end =
-            out[tier].end > enough ? ox_plan_pack(s->full, (enum ox_tier)tier, enough, measuring) : 0;
-        if (end > 0 && end < out[tier].end) {
+            most > enough ? ox_plan_pack(s->full, (enum ox_tier)tier, enough, most, measuring) : most;
+        if (end < most) {
             packed_end[tier] = out[tier].end = end;
         } else {
             unpack(s->full, tier);

@@ -47,7 +47,7 @@ struct ox_plan_scratch {
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
     uint32_t *freed;      /* per buffer: the last task through which it keeps its space */
     uint64_t *packed;     /* per buffer: its offset behind the resident part, or UINT64_MAX: it gets space by time */
-    struct ox_pack_item *items; /* buf_cap */
+    struct ox_pack_item *items; /* buf_cap; while offsets are final: the packed buffers that have had their turn */
     uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
     uint32_t *grad_live;  /* per gradient: its accumulator              */
@@ -82,9 +82,10 @@ struct ox_plan_full {
  * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */
 void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring);
 
-/* Gives the buffers of a tier offsets by size, in scratch.packed; returns where they end, 0 if there are too many. It
- * tries other orders as long as that is more than `enough`; not while `measuring`, which then finds at most more. */
-uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, bool measuring);
+/* Gives the buffers of a tier offsets by size, in scratch.packed, and returns where they end; `most` if that is not
+ * less, or if there are too many. It tries other orders as long as that is more than `enough`; not while `measuring`,
+ * which then finds at most more. */
+uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, uint64_t most, bool measuring);
 
 #ifdef __cplusplus
 }

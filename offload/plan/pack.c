@@ -79,23 +79,23 @@ static void place_item(struct placed *placed, uint32_t count, struct ox_pack_ite
     item->begin = at;
 }
 
-/* Places the items in this order; returns where they end. */
-static uint64_t place_in(struct ox_pack_item *items, uint32_t count, int order) {
+/* Places the items in this order; returns where they end, or, once that is `most` or more, where those so far do. */
+static uint64_t place_in(struct ox_pack_item *items, uint32_t count, int order, uint64_t most) {
     struct placed placed[PACKED_MAX];
     uint64_t end = 0;
     qsort(items, count, sizeof *items, orders[order]);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && end < most; i++) {
         place_item(placed, i, &items[i]);
         end = ox_max_u64(end, items[i].begin + items[i].bytes);
     }
     return end;
 }
 
-uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, bool measuring) {
+uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, uint64_t most, bool measuring) {
     const struct ox_plan *const plan = &full->plan;
     struct ox_pack_item *const items = full->scratch.items;
     uint32_t count = 0;
-    uint64_t least = UINT64_MAX;
+    uint64_t least = most;
     for (uint32_t i = 0; i < plan->buf_count; i++) {
         const struct ox_buf *const buf = &plan->bufs[i];
         if (!buf->resident && buf->tier == tier && buf->first_task_idx != OX_NONE) {
@@ -105,11 +105,11 @@ uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t eno
         }
     }
     for (int order = 0; order < (measuring ? 1 : ORDERS) && count <= PACKED_MAX && least > enough; order++) {
-        const uint64_t end = place_in(items, count, order);
+        const uint64_t end = place_in(items, count, order, least);
         for (uint32_t i = 0; i < count && end < least; i++) {
             full->scratch.packed[items[i].buf_idx] = items[i].begin;
         }
         least = ox_min_u64(least, end);
     }
-    return least == UINT64_MAX ? 0 : least;
+    return least;
 }
