@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs test programs, each in its own process with a time limit, and prints one line for each in order.
+# Runs test programs, each in its own process with a time limit, and prints one line for each in order: how it ended, its
+# time, and what it took of the processors.
 #
 #   tests/run.sh [-b BUILD_FOLDER] PROGRAM...
 #
@@ -15,7 +16,11 @@ run_one() { # results folder, index, program
     timeout -k 5 "$TIMEOUT" "$3" >"$1/$2.out" 2>&1 </dev/null
     status=$?
     end=$(date +%s%N)
-    echo $(((end - start) / 10000000)) >"$1/$2.time"
+    # The second line that times prints is what the program and its processes took of processors.
+    times >"$1/$2.times"
+    processor=$(awk 'NR == 2 { gsub("s", ""); split($1, u, "m"); split($2, k, "m")
+        printf "%d", 100 * (60 * (u[1] + k[1]) + u[2] + k[2]) }' "$1/$2.times")
+    echo $(((end - start) / 10000000)) "$processor" >"$1/$2.time"
     # The status appears under its name only when all else is written.
     echo "$status" >"$1/$2.tmp" && mv "$1/$2.tmp" "$1/$2.status"
 }
@@ -40,14 +45,20 @@ OFFLOAD_PROFILE=${OFFLOAD_PROFILE-builtin} # measuring takes seconds, and predic
 export TIMEOUT OX_BIN OFFLOAD_PROFILE
 
 longest="sys/processes/test_kill_start_processes sys/processes/test_frozen sys/command/test_bad_inputs \
-sys/command/test_ranks_planned golden/test_cuda sys/train/test_cuda_run sys/command/test_check_gpu \
-sys/command/test_bench sys/train/test_ranks conform/test_ops_linear conform/test_ops_head \
-sys/text/test_stories_cli golden/test_golden golden/test_overlap sys/processes/test_processes fault/test_run_power \
-sys/processes/test_kill_processes sys/train/test_kill_ranks sys/train/test_soak golden/test_generate \
-golden/test_sum_groups sys/train/test_budget unit/engine/text/test_tokenizer_hostile"
+sys/processes/test_processes fault/test_run_power unit/offload/search/test_search sys/command/test_ranks_planned \
+sys/command/test_check_gpu sys/train/test_cuda_run sys/train/test_budget sys/command/test_bench sys/train/test_ranks \
+sys/train/test_resume golden/test_ranks sys/text/test_stories_cli unit/offload/search/test_search_forced \
+unit/engine/measure/test_measure golden/test_generate conform/test_comm_nccl unit/offload/sim/test_sim_work \
+conform/test_ops_head golden/test_cuda unit/offload/plan/test_plan unit/offload/proof/test_plan_cases \
+fault/test_run_twice sys/train/test_kill sys/train/test_kill_start conform/test_ops_linear sys/train/test_predict \
+sys/train/test_kill_every_op conform/test_ops_attention fault/test_run_calls conform/test_comm golden/test_processes \
+sys/processes/test_kill_processes sys/processes/test_kill_every_op_processes sys/train/test_kill_ranks \
+sys/train/test_soak fault/test_run_faults fault/test_rank_faults fault/test_process_faults \
+unit/offload/plan/test_plan_ranks sys/train/test_same_bits golden/test_golden golden/test_overlap"
 # Of these a processor is busy for less than half of the time.
-waiting="sys/processes/test_frozen sys/command/test_bad_inputs conform/test_comm_wire conform/test_comm \
-sys/processes/test_kill_start_processes conform/test_comm_nccl conform/test_comm_mpi"
+waiting="sys/processes/test_kill_start_processes sys/processes/test_frozen sys/command/test_bad_inputs \
+fault/test_run_power conform/test_comm_wire conform/test_comm conform/test_comm_nccl conform/test_comm_mpi \
+sys/processes/test_kill_processes sys/train/test_soak golden/test_overlap"
 IFS='
 '
 set -f
@@ -85,7 +96,7 @@ waiter=$!
 xargs -r -d '\n' -n 3 -P "$JOBS" sh "$0" --one <"$results/list" &
 runner=$!
 
-passed=0 failed=0 skipped=0 index=0
+passed=0 failed=0 skipped=0 index=0 total=0
 for program in "$@"; do
     index=$((index + 1))
     while [ ! -f "$results/$index.status" ]; do
@@ -96,7 +107,8 @@ for program in "$@"; do
         sleep 0.05
     done
     read -r status <"$results/$index.status"
-    read -r hundredths <"$results/$index.time"
+    read -r hundredths processor <"$results/$index.time"
+    total=$((total + processor))
     case $status in
     0) verdict=PASS passed=$((passed + 1)) ;;
     77) verdict=SKIP skipped=$((skipped + 1)) ;;
@@ -104,7 +116,8 @@ for program in "$@"; do
     esac
     name=${program#"$build"/}
     name=${name#tests/}
-    printf '%s  %4d.%02d s  %s\n' "$verdict" $((hundredths / 100)) $((hundredths % 100)) "$name"
+    printf '%s  %4d.%02d s %4d.%02d s  %s\n' "$verdict" $((hundredths / 100)) $((hundredths % 100)) \
+        $((processor / 100)) $((processor % 100)) "$name"
     case $verdict in
     SKIP) grep -m 1 '^skipped: ' "$results/$index.out" | sed 's/^/      /' ;;
     FAIL)
@@ -117,5 +130,5 @@ for program in "$@"; do
     esac
 done
 runner=''
-echo "$passed passed, $failed failed, $skipped skipped"
+echo "$passed passed, $failed failed, $skipped skipped; $((total / 100)) s of processors"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
