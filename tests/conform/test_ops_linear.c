@@ -377,7 +377,7 @@ int main(void) {
         if (half && i / 3 % 2 != 0) { /* halves differ from bfloat16 in conversions alone */
             continue;
         }
-        if (i % 3 != OX_REAL_F32 && !test_takes((unsigned)(half ? i / 6 : i / 3), 2)) {
+        if (i % 3 != OX_REAL_F32 && !test_takes((unsigned)(half ? i / 6 : i / 3), 4)) {
             continue;
         }
         run_case(labs, &cases[i / 3], (enum ox_real)(i % 3));
@@ -388,12 +388,12 @@ int main(void) {
     for (int real = OX_REAL_BF16; real <= OX_REAL_F16; real++) {
         const bool there = labs_change_products(labs, (enum ox_real)real);
         for (int i = 0; i < (int)CASE_COUNT && there; i++) {
-            if (cases[i].rows > 1 && test_takes((unsigned)(i + real), 2)) { /* one row stays in fp32 */
+            if (cases[i].rows > 1 && test_takes((unsigned)(i + real), 4)) { /* one row stays in fp32 */
                 run_case(labs, &cases[i], OX_REAL_F32);
             }
         }
         for (int i = 0; i < (int)BLOCK_CASES && there; i++) {
-            if (test_takes((unsigned)(i + real), 2)) {
+            if (test_takes((unsigned)(i + real), 4)) {
                 run_case(labs, &block_cases[i], OX_REAL_F32);
             }
         }

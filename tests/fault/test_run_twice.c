@@ -18,7 +18,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 120, QUICK = 1 };
 #else
-enum { STRIDE = 24, QUICK = 4 };
+enum { STRIDE = 24, QUICK = 8 };
 #endif
 
 /* ---- the first fault --------------------------------------------------------------------------------------------- */

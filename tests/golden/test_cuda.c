@@ -206,7 +206,7 @@ static void check_nccl(const struct simt *simt, const char *name) {
     for (uint32_t i = 0; i < 2 * sizeof shardings / sizeof *shardings; i++) {
         const bool present = i % 2 == 0;
         char what[64];
-        if (!test_takes(i / 2 + i % 2, 2)) {
+        if (!test_takes(i / 2 + i % 2, 4)) {
             continue;
         }
         run.sharding = shardings[i / 2];

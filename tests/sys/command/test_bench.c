@@ -135,9 +135,13 @@ static void test_gpu(void) {
         "ops.copy", "ops.linear_backward.f32", "ops.rms_backward.f32.of_copy",
         "ops.attention_backward.dim_64.f32", "ops.head.f32", "ops.adam.q8", "adam.gpu.bf16.times_cpu"};
     static const char *const parts[] = {"copy --size 1MiB", "gemm --size 3MiB", "ops --size 3MiB", "adam --size 2MiB"};
+    const unsigned products = 1; /* they take seconds on fibers: in `make test` those of a model, below, are enough */
     char *const before = sys_use_emulated();
     bool found[sizeof expected / sizeof *expected] = {false};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (i == products && !test_all()) {
+            continue;
+        }
         begin(parts[i]);
         sys_args_add(&args, "--device cuda --rounds 1 --format json --compute-threads 1 --optimizer-threads 1");
         sys_run_well(&args, &process);
@@ -152,7 +156,8 @@ static void test_gpu(void) {
         CHECK(strstr(process.outcome.err, "GPU: emulated, ") != NULL);
     }
     for (unsigned k = 0; k < sizeof expected / sizeof *expected; k++) {
-        if (!found[k]) {
+        const bool of_products = strncmp(expected[k], "gemm", 4) == 0 || strncmp(expected[k], "attention", 9) == 0;
+        if (!found[k] && (test_all() || !of_products)) {
             printf("no record %s\n", expected[k]);
             test_failure_count++;
         }

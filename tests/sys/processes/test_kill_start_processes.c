@@ -23,7 +23,7 @@
 
 enum { PROCESSES = 2, PARTS = 5 };
 /* About as many calls as the start of each makes, so that one kill or two of each are in `make test`. */
-static const unsigned strides[PROCESSES] = {90, 30};
+static const unsigned strides[PROCESSES] = {180, 60};
 enum what { NEW, OVERWRITE, BRANCH, BRANCH_NEW, WHAT_COUNT };
 static const char *const what_names[WHAT_COUNT] = {"a new run", "a new run in the place of one", "a branch",
                                                    "a new run from a checkpoint"};

@@ -6,7 +6,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 6, QUICK = 1 };
 #else
-enum { STRIDE = 2, QUICK = 3 };
+enum { STRIDE = 2, QUICK = 5 };
 #endif
 
 static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "shared",
@@ -110,7 +110,7 @@ static void run_family(const struct family *family, int first) {
         }
     }
     end_one(&expected);
-    if (test_takes((unsigned)first, 2)) {
+    if (test_takes((unsigned)first, 4)) {
         change_ranks(family, counted);
     }
     if (test_takes((unsigned)first, 4)) {

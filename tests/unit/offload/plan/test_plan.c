@@ -481,10 +481,10 @@ static void test_random_plans(uint64_t count) {
            (unsigned long long)fit, (unsigned long long)refused, (unsigned long long)objected,
            (unsigned long long)tally.found, (unsigned long long)tally.made);
     printf("%llu of %llu wrong sizes\n", (unsigned long long)sizes.found, (unsigned long long)sizes.made);
-    CHECK(sizes.found == sizes.made && sizes.made > 10000);
-    CHECK(tally.found == tally.made && tally.made > 5000 && device_plans >= 5);
-    CHECK(fit > 100 && refused > 10 && objected > 200 && early > 10 && kept > 100 && after_steps > 30);
-    CHECK(one_generation > 20 && parts > 80);
+    CHECK(sizes.found == sizes.made && sizes.made > 5000);
+    CHECK(tally.found == tally.made && tally.made > 5000 && device_plans >= 3);
+    CHECK(fit > 100 && refused > 10 && objected > 100 && early > 5 && kept > 50 && after_steps > 15);
+    CHECK(one_generation > 10 && parts > 40);
     check_wide(arenas);
     printf("%llu plans of parts of a model; faults in what others give and get:", (unsigned long long)parts);
     for (int fault = 0; fault < OUTSIDE_FAULTS; fault++) {
@@ -550,7 +550,7 @@ static void test_uneven_drives(void) {
 
 int main(int argc, char **argv) {
     test_uneven_drives();
-    test_random_plans(argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES);
+    test_random_plans(argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(2));
     test_nearest_budget();
     return test_end();
 }

@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+enum { QUICK = 4 }; /* so many fewer plans in `make test` */
 enum { SAMPLES = 200, PLANNED = 60, RANKS_MAX = 8 };
 
 struct totals {
@@ -486,7 +487,7 @@ static void test_planner(void) {
 int main(int argc, char **argv) {
     struct totals totals = {0};
     test_planner();
-    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(2);
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(QUICK);
     for (uint64_t seed = 1; seed <= count; seed++) {
         struct plan_sample s;
         if (choose(&s, seed)) {
@@ -500,7 +501,7 @@ int main(int argc, char **argv) {
            (unsigned long long)totals.faults.made, (unsigned long long)totals.sizes.found,
            (unsigned long long)totals.sizes.made);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
-    CHECK(totals.plans > 500 && totals.gathers > 1000 && totals.empty_slices > 100 && totals.deps > 100);
-    CHECK(totals.faults.made > 5000 && totals.sizes.made > 5000);
+    CHECK(totals.plans > 250 && totals.gathers > 500 && totals.empty_slices > 50 && totals.deps > 100);
+    CHECK(totals.faults.made > 2500 && totals.sizes.made > 2500);
     return test_end();
 }

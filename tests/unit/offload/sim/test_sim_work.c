@@ -522,7 +522,8 @@ static uint32_t check_measured_comm(uint64_t seed) {
 
 int main(void) {
     uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0, without_peers = 0;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    const uint32_t quick = test_stride(3), samples = SAMPLES / quick;
+    for (uint64_t seed = 0; seed < 30 / quick; seed++) {
         of_ranks += check_ranks(seed);
         compared += check_measured_comm(seed);
         without_peers += check_no_peers(seed);
@@ -534,11 +535,11 @@ int main(void) {
         check_bf16(seed);
         kept_waiting += check_unhidden(seed, seed % 2 == 0);
     }
-    for (uint64_t seed = 0; seed < SAMPLES; seed++) {
+    for (uint64_t seed = 0; seed < samples; seed++) {
         run_sample(seed, &fit, &after_steps);
     }
-    printf("%u of %d plans fit, %u overlap\n", fit, SAMPLES, after_steps);
-    CHECK(compared > 100 && kept_waiting > 10 && without_peers > 100);
-    CHECK(of_ranks > 15 && fit > SAMPLES / 2 && after_steps > 0);
+    printf("%u of %u plans fit, %u overlap\n", fit, samples, after_steps);
+    CHECK(kept_waiting > 10 && compared > (quick == 1 ? 100 : 10) && without_peers > (quick == 1 ? 100 : 10));
+    CHECK(of_ranks > 15 / quick && fit > samples / 2 && after_steps > 0);
     return test_end();
 }
