@@ -154,8 +154,8 @@ static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
     return ox_fail(lane->failure, "%s", lane->failure_text);
 }
 
-/* Sleeps until job `seq` has ended. The caller holds the lock. Threads that wait for a later job, as those that drain do,
- * sleep through the ends of those before it. */
+/* Sleeps until job `seq` has ended. The caller holds the lock. Threads that wait for a later job, as those that drain
+ * do, sleep through the ends of those before it. */
 static void await(struct host_lane *lane, uint64_t seq) {
     while (lane->done < seq) {
         lane->awaited = seq < lane->awaited ? seq : lane->awaited;

@@ -250,8 +250,8 @@ int main(void) {
     config_path = files_write_text("8b.json", config_text);
     test_auto();
     /* A plan of such a model takes seconds: make test takes a fourth of these. */
-    static void (*const tests[])(void) = {test_choice, test_gain, test_library, test_threads, test_lane_cores, test_no_gain,
-                                          test_refusal, test_copies};
+    static void (*const tests[])(void) = {test_choice, test_gain, test_library, test_threads,
+                                          test_lane_cores, test_no_gain, test_refusal, test_copies};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (test_takes(i, 4)) {
             tests[i]();

@@ -3,7 +3,8 @@
  * the last commit and ends with the bytes of the undisturbed run. A process that is stopped for a shorter time does no
  * harm, nor do all of them for a longer one, as by a scheduler that suspends a job.
  *
- * `make test` stops one of the two so, and the other one so. With OX_TEST_ALL=2 every process is stopped ten times in each place. */
+ * `make test` stops one of the two for good and the other one for a while. With OX_TEST_ALL=2 every process is stopped
+ * ten times in each place. */
 #include "base/clock.h"
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
