@@ -420,7 +420,7 @@ static uint64_t check_gaps(const struct ox_plan *plan) {
 
 static void check_wide(uint64_t arenas) {
     printf("%llu of %llu arenas have gaps of more than 3 %%\n", (unsigned long long)wide, (unsigned long long)arenas);
-    CHECK(arenas > 400 && 20 * wide < arenas);
+    CHECK(arenas > 200 && 20 * wide < arenas);
 }
 
 static void test_random_plans(uint64_t count) {
