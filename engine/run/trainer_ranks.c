@@ -535,6 +535,11 @@ static void count_elsewhere(struct ox_trainer *trainer) {
         const uint64_t gpus = ox_min_u64(ox_max_u64(trainer->machine.gpu.count, 1), OX_RANKS_MAX);
         engine->ranks = (uint32_t)ox_min_u64(gpus, groups > 0 ? groups : engine->micro_batches);
         engine->sum_groups = groups_of(trainer, engine->ranks);
+        if (engine->ranks < gpus && groups == 0) {
+            ox_log(OX_LOG_INFO, "--ranks auto: at most %" PRIu32 " of the %" PRIu64 " GPUs, because a step has %" PRIu32
+                   " micro-batch%s; --gradient-accumulation-steps %" PRIu64 " has work for all", engine->ranks, gpus,
+                   engine->micro_batches, ox_plural_es(engine->micro_batches), gpus);
+        }
     }
 }
 

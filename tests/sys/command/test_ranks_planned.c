@@ -235,6 +235,8 @@ static void test_auto(void) {
         json_t *const json = plan("", more);
         const json_t *const several = json_object_get(json, "ranks");
         const uint32_t ranks = several == NULL ? 1 : (uint32_t)number(several, "count");
+        CHECK((cases[i].ranks == 5) ==
+              sys_said(&process, "--ranks auto: at most 5 of the 64 GPUs, because a step has 5 micro-batches"));
         if (ranks != cases[i].ranks) {
             printf("%d GPUs, %s: %u ranks, expected %u\n", cases[i].count, cases[i].words, ranks, cases[i].ranks);
             test_failure_count++;
