@@ -35,14 +35,15 @@ static json_t *source_json(const struct ox_eval_source *source) {
                      (json_int_t)source->windows);
 }
 
-/* Prints a line; `model` is NULL but in the last one. */
-static void print_source(const struct ox_eval_source *source, bool named, const char *model) {
+/* Prints a line; `model` is NULL but in the last one. `adapter` is "" without one. */
+static void print_source(const struct ox_eval_source *source, bool named, const char *model, const char *adapter) {
     const struct ox_eval_report *const report = &source->report;
     ox_status_clear();
     printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " of %" PRIu64 " tokens predicted, %.4g %% | %" PRIu64
-           " window%s | %.1f s%s%s\n", named ? source->path : "", named ? ": " : "", report->loss, report->perplexity,
-           report->tokens, source->data_tokens, 100 * coverage(source), source->windows, ox_plural(source->windows),
-           report->seconds, model != NULL ? " | model " : "", model != NULL ? model : "");
+           " window%s | %.1f s%s%s%s%s\n", named ? source->path : "", named ? ": " : "", report->loss,
+           report->perplexity, report->tokens, source->data_tokens, 100 * coverage(source), source->windows,
+           ox_plural(source->windows), report->seconds, model != NULL ? " | model " : "", model != NULL ? model : "",
+           adapter[0] != '\0' ? " with the adapter " : "", adapter);
     fflush(stdout); /* before the line of the next source */
 }
 
@@ -70,7 +71,7 @@ static void on_source(void *context, const struct ox_eval_source *source) {
     }
     if (!output->json) {
         if (!output->quiet) {
-            print_source(source, true, NULL);
+            print_source(source, true, NULL, "");
         }
         return;
     }
@@ -146,7 +147,7 @@ int ox_cmd_eval(const struct ox_config *given) {
     if (status == OX_OK && output.json) {
         status = print_json(&total, &output);
     } else if (status == OX_OK) {
-        print_source(&total, output.several, output.model);
+        print_source(&total, output.several, output.model, config->parts.adapter);
     }
     json_decref(output.files);
     return ox_cmd_exit(status);

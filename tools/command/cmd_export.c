@@ -15,7 +15,9 @@
 /* The shard size of transformers. */
 static const uint64_t shard_bytes_max = UINT64_C(5000000000);
 
-static enum ox_status report(const struct ox_config *config, const char *source, enum ox_dtype dtype) {
+/* `adapter`: that was added to the source, or "". */
+static enum ox_status report(const struct ox_config *config, const char *source, const char *adapter,
+                             enum ox_dtype dtype) {
     struct ox_hf_folder *folder = NULL;
     OX_TRY(ox_hf_open(config->files.output_dir, true, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
@@ -31,9 +33,9 @@ static enum ox_status report(const struct ox_config *config, const char *source,
         json_decref(object);
     } else {
         char text[OX_SIZE_TEXT_BYTES];
-        printf("%s: %s, %" PRIu64 " parameters as %s, %s, from %s\n", config->files.output_dir,
+        printf("%s: %s, %" PRIu64 " parameters as %s, %s, from %s%s%s\n", config->files.output_dir,
                model->config.family, model->param_count, ox_dtype_name(dtype), ox_size_text(bytes, text),
-               source);
+               source, adapter[0] != '\0' ? " with the adapter " : "", adapter);
     }
     ox_hf_close(&folder);
     return OX_OK;
@@ -59,7 +61,7 @@ static enum ox_status write_model(const struct ox_config *config, const char *mo
     }
     OX_THEN(status, ox_export_folder(source, found[0] != '\0' ? found : NULL, config->optim.use_ema,
                                      config->files.output_dir, dtype, shard_bytes_max));
-    return status == OX_OK ? report(config, source, dtype) : status;
+    return status == OX_OK ? report(config, source, found, dtype) : status;
 }
 
 int ox_cmd_export(const struct ox_config *config) {
@@ -135,7 +137,7 @@ static enum ox_status average(const struct ox_config *config, struct sources *so
     char text[OX_PATH_BYTES + 64];
     snprintf(text, sizeof text, "the mean of %" PRIu32 " folders, %.900s to %.900s", sources->count, paths[0],
              paths[sources->count - 1]);
-    return status == OX_OK ? report(config, text, dtype) : status;
+    return status == OX_OK ? report(config, text, "", dtype) : status;
 }
 
 int ox_cmd_average(const struct ox_config *config) {

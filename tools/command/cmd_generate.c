@@ -513,11 +513,13 @@ static void log_summary(const struct ox_generating *g) {
         words = strcmp(endings[i].finish, g->finish) == 0 ? endings[i].words : words;
     }
     const bool is_cut = g->config->write.chat && strcmp(g->finish, "stop") != 0;
+    const char *const adapter = g->config->parts.adapter;
     ox_log(OX_LOG_INFO,
-           "model %s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s%s",
-           g->config->files.model, g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count,
-           ox_plural(g->prompt_count), g->made, g->seconds, steps_per_second(g), words,
-           is_cut ? " before the answer ended: a model that never writes the end of a turn was not trained with this "
+           "model %s%s%s%s%s: %zu token%s read, %zu new | %.1f s, %.1f tokens per second after the prompt | %s%s",
+           g->config->files.model, adapter[0] != '\0' ? " with the adapter " : "", adapter,
+           g->on_gpu ? " on " : "", g->on_gpu ? g->gpu.name : "", g->prompt_count, ox_plural(g->prompt_count),
+           g->made, g->seconds, steps_per_second(g), words,
+           is_cut ? " before the answer ended: if that is always so, the model was not, or not yet, trained with this "
                     "chat template" : "");
 }
 

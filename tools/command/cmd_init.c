@@ -36,6 +36,14 @@ static enum ox_status read_count(const char *text, uint64_t *count) {
 
 static enum ox_status fail_like(const char *like) {
     char names[OX_SHAPE_NAMES_BYTES];
+    bool is_family = false;
+    for (uint32_t i = 0; ox_shape_at(i) != NULL; i++) {
+        is_family |= strcmp(ox_shape_at(i)->family, like) == 0;
+    }
+    if (is_family) {
+        return ox_fail(OX_E_CONFIG, "--params is missing; give the size of the %s, such as --params 100M, or --like "
+                       "with the name of a known shape: %s", like, ox_shape_names(names));
+    }
     return ox_fail(OX_E_CONFIG, "--like %s: is no known shape; give --params for one of a family, or %s", like,
                    ox_shape_names(names));
 }

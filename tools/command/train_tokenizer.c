@@ -70,7 +70,23 @@ static enum ox_status read_texts(const struct ox_config *config, struct work *wo
     return status;
 }
 
-static void report(const struct ox_config *config, const struct work *work, uint32_t vocab_count) {
+/* Says which token has which role: "<s>,</s>" alone makes <s> the end of documents, which may not be meant. */
+static void say_specials(const struct ox_bpe_specials *specials) {
+    static const char *const roles[OX_BPE_ROLE_COUNT] = {"", " ends documents (eos)", " begins them (bos)",
+                                                         " pads (pad)", " is unknown (unk)"};
+    char text[1024] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < specials->count && used < sizeof text; i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s%s", i > 0 ? ", " : "", specials->texts[i],
+                                 roles[specials->roles[i]]);
+    }
+    if (specials->count > 0) {
+        ox_log(OX_LOG_INFO, "special tokens: %s", text);
+    }
+}
+
+static void report(const struct ox_config *config, const struct work *work, const struct ox_bpe_specials *specials,
+                   uint32_t vocab_count) {
     const uint64_t words = ox_bpe_trainer_word_count(work->trainer);
     const double seconds = (double)(ox_clock_ns() - work->begin_ns) / 1e9;
     if (strcmp(config->tool.format, "json") == 0) {
@@ -82,6 +98,8 @@ static void report(const struct ox_config *config, const struct work *work, uint
     printf("%s: %" PRIu32 " tokens, from %" PRIu64 " text%s of %s with %" PRIu64 " different words, in %.1f s\n",
            config->files.output_dir, vocab_count, work->texts, ox_plural(work->texts), ox_size_text(work->bytes, size),
            words, seconds);
+    fflush(stdout); /* before what is logged */
+    say_specials(specials);
     if (vocab_count < config->vocab.vocab_size) {
         ox_log(OX_LOG_WARN, "the texts have no more pairs to merge: %" PRIu32 " tokens in place of %" PRIu64,
                vocab_count, config->vocab.vocab_size);
@@ -108,7 +126,7 @@ enum ox_status ox_train_tokenizer(const struct ox_config *config) {
     OX_THEN(status, ox_bpe_trainer_save(work.trainer, config->files.output_dir));
     ox_status_clear();
     if (status == OX_OK) {
-        report(config, &work, vocab_count);
+        report(config, &work, &specials, vocab_count);
     }
     ox_bpe_trainer_close(&work.trainer);
     ox_bpe_specials_free(&specials);

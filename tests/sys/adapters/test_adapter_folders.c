@@ -92,6 +92,9 @@ static void test_own_template(void) {
     static const char more[] = "--chat --prompt the --max-new-tokens 1 --temperature 0 --format json";
     char *const own = said("generate", told, NULL, more), *const beside = said("generate", base, told, more);
     char *const plain = said("generate", base, peft, more);
+    char *const measured = said("eval", base, peft, plain_pathf("--data %s --max-seq-length 16", text_path));
+    CHECK(strstr(measured, " with the adapter ") != NULL && strstr(measured, "peft\n") != NULL);
+    free(measured);
     const char *const ids = strstr(own, "\"ids\""), *const other = strstr(plain, "\"ids\"");
     CHECK(ids != NULL && other != NULL && strstr(beside, "\"ids\"") != NULL);
     CHECK(ids != NULL && strncmp(ids, strstr(beside, "\"ids\""), strcspn(ids, "]")) == 0);

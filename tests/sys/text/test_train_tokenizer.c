@@ -94,6 +94,11 @@ static void test_from_scratch(void) {
     check_command("init", plain_pathf("--params 1M --vocab-size 9 --tokenizer %s --output %s", tokenizer,
                                       test_path("t")), 2, "", "less than the 270 tokens");
     check_command("init", "--params 1M", 2, "", "--output is missing");
+    check_command("init", plain_pathf("--output %s", test_path("t")), 2, "",
+                  "--params is missing; give the size of the llama, such as --params 100M");
+    check(plain_pathf("--train %s --vocab-size 270 --output %s --special-tokens <s>,</s>,pad=<p>", text,
+                      test_path("roles")), 0, "270 tokens",
+          "special tokens: <s> ends documents (eos), </s>, <p> pads (pad)");
     check_command("plan", "--model llama-3.2-1b --seq-len 512 --device-mem 8GiB --host-mem 64GiB", 0, "1.236 B", "");
     check_command("train", plain_pathf("--model llama-3.2-1b --data %s --output %s", text, test_path("t")), 2, "",
                   "offload init --like llama-3.2-1b");
