@@ -345,21 +345,56 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
 
 /* ---- the base ---- */
 
-enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out) {
-    const struct ox_model *const model = ox_hf_model(folder);
-    float values[HASH_ELEMS];
-    enum ox_status status = OX_OK;
-    *out = 0;
-    for (uint32_t i = 0; i < model->adapter_first && ox_hf_has_weights(folder) && status == OX_OK; i++) {
+/* A tensor and where it would be with all experts in their blocks' units: in which unit, and where in that. */
+struct base_place {
+    uint32_t stream, tensor_idx;
+    uint64_t place;
+};
+
+static int compare_places(const void *a, const void *b) {
+    const struct base_place *const x = a, *const y = b;
+    return x->stream != y->stream ? (x->stream < y->stream ? -1 : 1) : x->place < y->place ? -1 : x->place > y->place;
+}
+
+/* Lists the base's tensors in an order that does not depend on how experts are grouped; of parts the first, for all. */
+static uint32_t list_base(const struct ox_model *model, struct base_place *out) {
+    uint32_t listed = 0;
+    for (uint32_t i = 0; i < model->adapter_first; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
-        const uint64_t part = ox_min_u64(tensor->count, HASH_ELEMS);
-        *out = ox_hash64(tensor->name, strlen(tensor->name), *out);
-        *out = ox_hash64(tensor->shape, sizeof tensor->shape, *out);
-        for (uint64_t k = 0; k < HASH_PLACES && status == OX_OK; k++) {
-            status = ox_hf_read_base(folder, i, (tensor->count - part) / (HASH_PLACES - 1) * k, part, values);
-            *out = ox_hash64(values, part * sizeof *values, *out);
+        if (tensor->part_first == 0) {
+            out[listed++] = (struct base_place){model->units[tensor->unit_idx].stream, i, tensor->place};
         }
     }
+    qsort(out, listed, sizeof *out, compare_places);
+    return listed;
+}
+
+/* Adds a tensor of the files to the hash. */
+static enum ox_status hash_tensor(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t *hash) {
+    const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
+    const uint64_t count = ox_tensor_whole_count(tensor), part = ox_min_u64(count, HASH_ELEMS);
+    const uint64_t shape[] = {tensor->whole, tensor->shape[1], tensor->shape[2]};
+    float values[HASH_ELEMS];
+    enum ox_status status = OX_OK;
+    *hash = ox_hash64(tensor->name, strlen(tensor->name), *hash);
+    *hash = ox_hash64(shape, sizeof shape, *hash);
+    for (uint64_t k = 0; k < HASH_PLACES && status == OX_OK; k++) {
+        status = ox_hf_read_base(folder, tensor_idx, (count - part) / (HASH_PLACES - 1) * k, part, values);
+        *hash = ox_hash64(values, part * sizeof *values, *hash);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_base_hash(const struct ox_hf_folder *folder, uint64_t *out) {
+    const struct ox_model *const model = ox_hf_model(folder);
+    struct base_place *const places = calloc((size_t)model->tensor_count + 1, sizeof *places);
+    enum ox_status status = places != NULL ? OX_OK : ox_hf_fail_memory(folder->path);
+    const uint32_t count = places != NULL && ox_hf_has_weights(folder) ? list_base(model, places) : 0;
+    *out = 0;
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        status = hash_tensor(folder, places[i].tensor_idx, out);
+    }
+    free(places);
     return status;
 }
 

@@ -91,6 +91,8 @@ static void check(const struct kind *kind, const char *of, enum way way) {
     } else {
         sys_run_well(&args, &process);
     }
+    const char *const base = test_pathf("whole/checkpoint-%d/base_model.json", STEPS); /* names the base's weights */
+    CHECK(!files_exist(base) || files_same(base, test_pathf("apart/checkpoint-%d/base_model.json", STEPS)));
     if (!mixture_same_runs("whole", "apart", STEPS)) {
         sys_complain(&process, plain_pathf("%s: %s changes the run", kind->name, way_words[way]));
     }

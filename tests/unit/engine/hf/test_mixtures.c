@@ -491,7 +491,11 @@ static void test_choice_bias(void) {
     for (uint32_t i = 0; i < frozen->block_count; i++) { /* the bias takes no second half of all weights */
         CHECK(frozen->units[frozen->blocks[i]].format == OX_FORMAT_BF16);
     }
+    uint64_t hash = 0, regrouped = 0;
+    REQUIRE_OK(ox_hf_base_hash(again, &hash));
     REQUIRE_OK(ox_hf_regroup(again, 8)); /* all that was known of tensors goes with them */
+    REQUIRE_OK(ox_hf_base_hash(again, &regrouped));
+    CHECK(hash != 0 && hash == regrouped);
     for (uint32_t t = 0; t < model->tensor_count; t++) {
         const int64_t idx = ox_model_find_tensor(ox_hf_model(again), model->tensors[t].name);
         CHECK(idx >= 0 && ox_hf_model(again)->tensors[idx].fp32 == model->tensors[t].fp32);
