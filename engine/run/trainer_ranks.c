@@ -487,6 +487,27 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* The least predicted time of a step on the mesh that is set: with the sharding that is given, or else with those of
+ * which one is usually the fastest. A sharding without a plan is passed over. */
+static enum ox_status try_mesh(struct ox_trainer *trainer, enum ox_sharding given, double *least) {
+    static const enum ox_sharding usual[] = {OX_SHARDING_FULL, OX_SHARDING_GRAD, OX_SHARDING_SHARED};
+    const bool one = given != OX_SHARDING_COUNT || trainer->engine_config.pipe > 1;
+    const bool shares = trainer->team == NULL && trainer->engine_config.comm != OX_RANK_COMM_NCCL;
+    enum ox_status status = OX_E_CONFIG;
+    *least = INFINITY;
+    for (size_t i = 0; i < (one ? 1 : sizeof usual / sizeof *usual - !shares); i++) {
+        double seconds = INFINITY;
+        const enum ox_status tried = try_sharding(trainer, given != OX_SHARDING_COUNT ? given : usual[i], &seconds);
+        ox_engine_plan_close(&trainer->plan);
+        if (tried != OX_OK && tried != OX_E_CONFIG) {
+            return tried;
+        }
+        status = tried == OX_OK ? OX_OK : status;
+        *least = tried == OX_OK && seconds < *least ? seconds : *least;
+    }
+    return status;
+}
+
 /* For --mesh auto: tries every number of coordinates that divides the ranks, from one on, and keeps that whose step
  * takes least; one with a pipeline has to gain 1 %. Says what each takes. One that has no plan is passed over. */
 static enum ox_status choose_mesh(struct ox_trainer *trainer) {
@@ -496,15 +517,14 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
     double fastest = INFINITY, seconds = 0;
     uint32_t best = 1;
     size_t used = 0;
+    engine->request.rough = true;
     for (uint32_t pipe = 1; pipe <= engine->ranks; pipe++) {
         if (engine->ranks % pipe != 0 || engine->ranks / pipe > engine->micro_batches) {
             continue;
         }
         engine->pipe = pipe;
         engine->sum_groups = groups_of(trainer, engine->ranks / pipe);
-        const enum ox_status status = try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
-                                                   &seconds);
-        ox_engine_plan_close(&trainer->plan);
+        const enum ox_status status = try_mesh(trainer, given, &seconds);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
         }
@@ -521,6 +541,7 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
     engine->pipe = best;
     engine->sum_groups = groups_of(trainer, engine->ranks / best);
     engine->sharding = given;
+    engine->request.rough = false;
     trainer->config.ranks.pipeline_parallel_size = best;
     ox_log(OX_LOG_INFO, "--mesh auto: takes dp=%u,pp=%u, by the predicted time of a step: %s", engine->ranks / best,
            best, text);
