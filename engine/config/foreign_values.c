@@ -158,6 +158,7 @@ const struct ox_foreign ox_foreign_values[] = {
     {"resume-from-checkpoint", "true", "use latest", ANY},
     {"report-to", "wandb mlflow comet* swanlab trackio neptune clearml", use_files, ANY},
     {"report-to", "csv", "metrics.jsonl has every step; use none", ANY},
+    {"report-to", "*tensorboard*,prometheus *prometheus,tensorboard*", "use all", ANY},
     {"report-to", "tb *tensorboard*", "use tensorboard", ANY},
 };
 

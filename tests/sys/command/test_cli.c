@@ -92,6 +92,8 @@ static void test_usage(void) {
     refused("version --format json", "`offload version` does not take --format");
     refused("version extra", "'extra' is unexpected");
     refused("export m --format gguf", "--format: 'gguf' is not one of text, json; llama.cpp's convert_hf_to_gguf.py");
+    refused("train --report-to tensorboard,prometheus", "is not one of none, tensorboard, prometheus, all; use all");
+    refused("train --report-to wandb", "wandb by the script in docs/watching.md");
     refused("trace report r --format gguf", "--format: 'gguf' is not one of text, json, chrome, perfetto");
 }
 
