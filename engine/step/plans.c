@@ -422,34 +422,62 @@ static struct ox_placement_request request_like(const struct ox_engine_config *c
     return request;
 }
 
-/* Chooses homes for the first rank of each further coordinate, which has units of its own. */
+/* The plan of the first rank of a coordinate. */
+static struct ox_engine_plan *coordinate_of(struct ox_engine_plan *plan, uint32_t at) {
+    return at == 0 ? plan : &plan->others[at * ox_plan_data_ranks(&plan->input) - 1];
+}
+
+/* Chooses for one coordinate, and for the others what has that in common with it. *failed: the one for which nothing
+ * fits. `chosen`: the first one is as it should be. */
+static enum ox_status choose_from(const struct ox_engine_config *config, struct ox_engine_plan *plan, uint32_t base,
+                                  bool chosen, uint32_t *failed) {
+    const uint32_t pipe = ox_plan_pipe(&plan->input);
+    struct ox_placement_request like = config->request;
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < pipe && status == OX_OK; i++) {
+        struct ox_engine_plan *const of = coordinate_of(plan, (base + i) % pipe);
+        if (i > 0 || !chosen) {
+            close_plans(of);
+            status = choose(config, i == 0 ? &config->request : &like, of);
+        }
+        if (i == 0) {
+            like = request_like(config, &of->input.placement);
+        }
+        *failed = (base + i) % pipe;
+    }
+    return status == OX_OK ? OX_OK : ox_fail_in(status, "rank %u", *failed * ox_plan_data_ranks(&plan->input));
+}
+
+/* Chooses for the first rank of each further coordinate, which has units of its own. Where what was chosen for the first
+ * coordinate does not fit another one, begins with that. */
 static enum ox_status choose_coordinates(const struct ox_engine_config *config, struct ox_engine_plan *plan,
                                          const struct ox_plan_budget *budget) {
-    const uint32_t each = ox_plan_data_ranks(&plan->input);
-    const struct ox_placement_request request = request_like(config, &plan->input.placement);
+    const uint32_t pipe = ox_plan_pipe(&plan->input), each = ox_plan_data_ranks(&plan->input);
+    uint32_t failed = 0;
     enum ox_status status = OX_OK;
-    for (uint32_t at = 1; at < ox_plan_pipe(&plan->input) && status == OX_OK; at++) {
-        struct ox_engine_plan *const other = &plan->others[at * each - 1];
-        status = open_input(plan, plan, budget, at * each, other);
-        OX_THEN(status, choose(config, &request, other));
-        status = status == OX_OK ? OX_OK : ox_fail_in(status, "rank %u", at * each);
+    for (uint32_t at = 1; at < pipe && status == OX_OK; at++) {
+        status = open_input(plan, plan, budget, at * each, coordinate_of(plan, at));
+    }
+    OX_THEN(status, choose_from(config, plan, 0, true, &failed));
+    for (uint32_t base = 0; status == OX_E_CONFIG && failed > base;) { /* ascending, so that it ends */
+        base = failed;
+        status = choose_from(config, plan, base, false, &failed);
     }
     return status;
 }
 
 /* Gives every coordinate the homes of all units, by which ranks agree on how a step goes, and builds all anew. */
 static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
-    const uint32_t each = ox_plan_data_ranks(&plan->input), pipe = ox_plan_pipe(&plan->input);
+    const uint32_t pipe = ox_plan_pipe(&plan->input);
     for (uint32_t i = 0; i < plan->table.unit_count; i++) {
         const uint32_t owner = ox_plan_owner(&plan->input.ranks, i);
-        struct ox_engine_plan *const of = owner == 0 ? plan : &plan->others[owner * each - 1];
-        plan->table.shards[i].homes = of->table.shards[i].homes;
+        plan->table.shards[i].homes = coordinate_of(plan, owner)->table.shards[i].homes;
     }
     const enum ox_plan_kind kind = plan->train->kind;
     const bool overlaps = plan->eval_after_step != NULL;
     enum ox_status status = OX_OK;
     for (uint32_t at = 0; at < pipe && status == OX_OK; at++) {
-        struct ox_engine_plan *const of = at == 0 ? plan : &plan->others[at * each - 1];
+        struct ox_engine_plan *const of = coordinate_of(plan, at);
         copy_homes(plan, of);
         close_plans(of);
         status = build_all(of, kind, overlaps);

@@ -375,9 +375,11 @@ static void tighten(struct ox_engine_config *config) {
     const uint32_t ranks = ox_plan_rank_count(&plan->input);
     config->budget.device_bytes = config->budget.host_bytes = 0;
     for (uint32_t i = 0; i < ranks; i++) {
-        const uint64_t *const peaks = ox_engine_plan_at(plan, i)->train->peak_bytes;
-        config->budget.device_bytes = ox_max_u64(config->budget.device_bytes, peaks[OX_TIER_DEVICE] / 4 * 5);
-        config->budget.host_bytes = ox_max_u64(config->budget.host_bytes, peaks[OX_TIER_HOST] / 4 * 5 * ranks);
+        const struct ox_engine_plan *const of_rank = ox_engine_plan_at(plan, i);
+        const uint64_t device = ox_engine_plan_peak_bytes(of_rank, OX_TIER_DEVICE) / 4 * 5;
+        const uint64_t host = ox_engine_plan_peak_bytes(of_rank, OX_TIER_HOST) / 4 * 5 * ranks;
+        config->budget.device_bytes = ox_max_u64(config->budget.device_bytes, device);
+        config->budget.host_bytes = ox_max_u64(config->budget.host_bytes, host);
     }
     ox_engine_plan_close(&plan);
 }

@@ -1,10 +1,13 @@
 /* Pipelines: ranks that have layers of their own and pass activations to each other. No bit depends on how many there
  * are, on the order in which they do their stages, on where planes live, nor on what the ranks of a stage divide. */
-#include "base/assert.h"
+#include "base/file.h"
+#include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { QUICK = 24 };
@@ -16,7 +19,7 @@ enum { GROUPS = 8 };
 /* How ranks lie: data ranks for each coordinate of the pipeline. */
 static const struct mesh {
     uint32_t pipe, data;
-} meshes[] = {{2, 1}, {3, 1}, {4, 1}, {2, 2}, {2, 4}, {3, 2}, {4, 2}};
+} meshes[] = {{2, 1}, {3, 1}, {4, 1}, {2, 2}, {2, 4}, {3, 2}, {4, 2}, {8, 1}};
 enum { MESHES = sizeof meshes / sizeof *meshes };
 
 static const struct order {
@@ -29,6 +32,9 @@ static const struct order {
               {OX_PIPE_INTERLEAVED, 2, "interleaved"}};
 enum { ORDERS = sizeof orders / sizeof *orders };
 
+static const char *deep; /* a config.json to take in place of the golden model's folder; NULL: none */
+static unsigned run_count;
+
 static bool takes(void) {
     static unsigned asked;
     return test_takes(asked++, QUICK);
@@ -36,6 +42,7 @@ static bool takes(void) {
 
 static struct harness_run run_of(const struct golden *golden, const struct mesh *mesh, const struct order *order) {
     struct harness_run run = golden_run(golden);
+    run.model_folder = deep != NULL ? deep : run.model_folder;
     run.compute_threads = 1;
     run.sum_groups = GROUPS;
     run.ranks = mesh->pipe * mesh->data;
@@ -49,12 +56,12 @@ static struct harness_run run_of(const struct golden *golden, const struct mesh 
 /* Whether each coordinate has as many runs of stages as the order asks for, in a row: with one table for embedding and
  * head, which are on one coordinate, only `vertical` has that. */
 static bool divides(const struct golden *golden, const struct mesh *mesh, const struct order *order) {
-    const struct harness_run run = golden_run(golden);
+    const struct harness_run run = run_of(golden, mesh, order);
     struct ox_hf_folder *folder = NULL;
     REQUIRE_OK(ox_hf_open(run.model_folder, false, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
     const bool tied = model->table.unit_idx == model->stages[0];
-    const bool can = model->stage_count > mesh->pipe * order->chunks && (!tied || order->schedule == OX_PIPE_VERTICAL);
+    const bool can = model->stage_count >= mesh->pipe * order->chunks && (!tied || order->schedule == OX_PIPE_VERTICAL);
     ox_hf_close(&folder);
     return can;
 }
@@ -69,6 +76,7 @@ static void check_run(const struct golden *golden, const struct mesh *mesh, cons
     golden_train(golden, &run, place, FEW_STEPS, &outcome);
     outcome_check_same(name, expected, &outcome);
     outcome_close(&outcome);
+    run_count++;
 }
 
 static double evaluate(const struct golden *golden, const struct harness_run *run) {
@@ -113,10 +121,29 @@ static void check(const char *name) {
     golden_close(&golden);
 }
 
+/* A model of ten stages, so that eight ranks have some each; it has fresh weights. */
+static void check_deep(void) {
+    static const char layers[] = "\"num_hidden_layers\": ";
+    char *text = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read("tests/golden/olmo2/config.json", 1 << 20, &text, &bytes));
+    char *const at = strstr(text, layers);
+    CHECK(at != NULL);
+    at[strlen(layers)] = '8';
+    deep = files_write_text("deep.json", text);
+    check("olmo2");
+    deep = NULL;
+    free(text);
+}
+
 int main(void) {
+    if (test_all()) {
+        check_deep();
+    }
     check("llama_tied_gqa");
     check("olmo2");
     check("gpt2_small");
     check("qwen3");
+    printf("%u runs with the bits of one rank\n", run_count);
     return test_end();
 }
