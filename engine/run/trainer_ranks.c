@@ -58,7 +58,9 @@ static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t rank
     char who[64], remedy[64];
     snprintf(who, sizeof who, trainer->engine_config.pipe > 1 ? "%u data ranks" : "--ranks %u", ranks);
     snprintf(remedy, sizeof remedy, "give --ranks %" PRIu64, most / processes * processes);
-    if (most < processes) { /* each of which has a rank at least */
+    if (trainer->engine_config.pipe > 1) {
+        snprintf(remedy, sizeof remedy, "use dp=%" PRIu64, most);
+    } else if (most < processes) { /* each of which has a rank at least */
         snprintf(who, sizeof who, "%u ranks in %u processes", ranks, processes);
         snprintf(remedy, sizeof remedy, "start fewer processes");
     }
@@ -122,6 +124,10 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
     if (config->ranks.reduction != OX_REDUCTION_LIBRARY || ranks == 1 || trainer->input.eval_alone) {
         return OX_OK;
     }
+    if (trainer->engine_config.pipe > 1) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: adds over all ranks at once, and those of a pipeline have "
+                       "other layers; use --reduction fixed");
+    }
     if (trainer->engine_config.device == OX_DEVICE_CPU && trainer->team == NULL) {
         return ox_fail(OX_E_CONFIG, "--reduction library: ranks of one process on the CPU have no library that adds; "
                        "use fixed, or start processes with mpirun -np %u", ranks);
@@ -177,7 +183,8 @@ static enum ox_status check_shard_size(const struct ox_trainer *trainer, uint32_
 
 /* The ranks of a process share a store, which has one copy of the state: that of theirs, or their part of it. */
 static enum ox_status check_copy_store(const struct ox_trainer *trainer, uint32_t ranks, uint32_t size) {
-    const uint32_t here = ranks / ox_team_count(trainer->team);
+    const uint32_t of_process = ranks * trainer->engine_config.pipe / ox_team_count(trainer->team);
+    const uint32_t here = of_process < ranks ? of_process : ranks; /* of one coordinate of a pipeline */
     if (trainer->config.memory.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
         return OX_OK;
     }
@@ -251,6 +258,11 @@ static enum ox_status check_pipe(const struct ox_trainer *trainer, uint32_t rank
         return words->pipeline_schedule == OX_PIPELINE_CHOICE_AUTO || strcmp(words->mesh, "auto") == 0
                    ? OX_OK : ox_fail(OX_E_CONFIG, "--pipeline-schedule: there is no pipeline; add "
                                      "--pipeline-parallel-size N, or leave it out");
+    }
+    if (engine->schedule != OX_PIPE_VERTICAL && trainer->config.place.tiles > 1) {
+        return ox_fail(OX_E_CONFIG, "--tiles %" PRIu64 ": --pipeline-schedule %s passes each micro-batch on by itself; "
+                       "leave out --tiles, or use vertical", trainer->config.place.tiles,
+                       ox_pipe_schedule_name(engine->schedule));
     }
     if (words->sharding == OX_SHARDING_CHOICE_SHARED) {
         return ox_fail(OX_E_CONFIG, "--sharding shared: devices take the slices of all ranks, and those of a pipeline "
@@ -352,7 +364,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         const uint64_t configured = config->train.gradient_accumulation_steps;
         engine->micro_batches = (uint32_t)(ox_div_up(of_data, configured) * configured);
     }
-    engine->library_sums = library && engine->ranks > 1;
+    engine->library_sums = library && of_data > 1;
     engine->comm = engine->library_sums ? OX_RANK_COMM_NCCL : engine->comm; /* of GPUs */
     engine->compute_threads *= ox_trainer_machines(trainer);
     engine->optimizer_threads *= ox_trainer_machines(trainer);

@@ -448,8 +448,8 @@ static enum ox_status choose_from(const struct ox_engine_config *config, struct 
     return status == OX_OK ? OX_OK : ox_fail_in(status, "rank %u", *failed * ox_plan_data_ranks(&plan->input));
 }
 
-/* Chooses for the first rank of each further coordinate, which has units of its own. Where what was chosen for the first
- * coordinate does not fit another one, begins with that. */
+/* Chooses for the first rank of each further coordinate, which has units of its own. Where what was chosen for the
+ * first coordinate does not fit another one, begins with that. */
 static enum ox_status choose_coordinates(const struct ox_engine_config *config, struct ox_engine_plan *plan,
                                          const struct ox_plan_budget *budget) {
     const uint32_t pipe = ox_plan_pipe(&plan->input), each = ox_plan_data_ranks(&plan->input);

@@ -171,7 +171,7 @@ static const struct harness_place on_host = {
 /* What all ranks receive in a step, and send, of D data ranks for each of p coordinates: gathers of weights and
  * exchanges of gradients are those of D ranks without a pipeline, as each unit has one coordinate. Of the norm each
  * rank gets 8 bytes for each unit of other coordinates, and the losses come from those that have the head. Activations
- * of e bytes cross each border between stages of two coordinates once per micro-batch, their gradients the other way. */
+ * of e bytes cross each border between stages of two coordinates once per micro-batch, their gradients back. */
 static void check_pipe_step(const struct harness *harness, const struct harness_run *run, uint64_t borders,
                             const struct ox_step_result *result) {
     const uint64_t pipe = run->pipe, data = run->ranks / pipe, micro_batches = run->micro_batches;

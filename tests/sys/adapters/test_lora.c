@@ -78,13 +78,14 @@ static void test_same_bits(void) {
     } places[] = {{"", true},
                   {"--device-mem 8MiB --ranks 2 --sharding full_shard", true},
                   {"--ranks 4", false},
+                  {"--mesh pp=2", true},
                   {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off", true}};
     char words[256];
     for (unsigned i = 0; i < 3; i++) {
         snprintf(words, sizeof words, "--dtype %s", dtypes[i]);
         run_adapted("memory", words, false);
         for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
-            if (!test_takes(i * 4 + k, 3)) {
+            if (!test_takes(i * 5 + k, 3)) {
                 continue;
             }
             snprintf(words, sizeof words, "--dtype %s %s", dtypes[i], places[k].words);

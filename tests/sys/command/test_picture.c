@@ -85,6 +85,34 @@ static void test_pages(void) {
     free(page);
 }
 
+/* How many neighbours among the stages have different ranks, by the plan's line on the pipeline. */
+static unsigned borders_of(const char *plan) {
+    int owners[16], owner = 0;
+    unsigned stages = 0, borders = 0;
+    const char *at = strstr(plan, "pipeline: ");
+    CHECK(at != NULL && (at = strstr(at, "; stages ")) != NULL);
+    for (at += strlen("; stages "); *at != '\n'; at++) {
+        owner += *at == '|';
+        if (*at >= '0' && *at <= '9') {
+            owners[strtoul(at, NULL, 10)] = owner;
+            stages++;
+        }
+    }
+    for (unsigned i = 1; i < stages; i++) {
+        borders += owners[i] != owners[i - 1];
+    }
+    return borders;
+}
+
+/* Between ranks of a pipeline each transfer has a line: there and back, for each micro-batch and border. */
+static void test_pipeline(void) {
+    char *const page = draw("--mesh pp=2");
+    const unsigned borders = borders_of(process.outcome.out);
+    CHECK(borders > 0 && count_of(page, page + strlen(page), "class=\"transfer\"") == borders * 4 * 2);
+    check_boxes(page);
+    free(page);
+}
+
 static void test_nowhere(void) {
     sys_args_begin(&args, "plan");
     sys_args_word(&args, "--model");
@@ -96,6 +124,7 @@ static void test_nowhere(void) {
 
 int main(void) {
     test_pages();
+    test_pipeline();
     test_nowhere();
     return test_end();
 }

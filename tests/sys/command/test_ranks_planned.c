@@ -83,6 +83,42 @@ static void test_library(void) {
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
 }
 
+/* What no pipeline can be is refused with what could. The model has 34 stages, of 32 layers. */
+static void test_meshes(void) {
+    static const struct {
+        const char *words, *text;
+    } refused[] = {
+        {"--mesh dp=2,pp=3 --ranks 8", "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks, or let "
+         "dp take the rest with --mesh pp=3"},
+        {"--mesh pp=2,pq=2", "--mesh pq=...: there is no such axis; did you mean pp?"},
+        {"--pipeline-parallel-size 40", "--pipeline-parallel-size 40: the model has 34 stages"},
+        {"--pipeline-schedule 1f1b", "--pipeline-schedule: there is no pipeline; add --pipeline-parallel-size N"},
+        {"--mesh pp=2 --tiles 2 --pipeline-schedule gpipe", "--tiles 2: --pipeline-schedule gpipe passes each "
+         "micro-batch on by itself; leave out --tiles, or use vertical"},
+        {"--mesh pp=2 --sharding shared", "--sharding shared: devices take the slices of all ranks, and those "
+         "of a pipeline"},
+        {"--mesh dp=2,pp=2 --reduction library", "--reduction library: adds over all ranks at once, and those "
+         "of a pipeline"},
+        {"--mesh dp=64,pp=1", "--ranks 64: a step has 32 micro-batches"},
+        {"--mesh dp=32,pp=2 --global-batch-size 16", "32 data ranks: a step has 16 micro-batches"},
+        {"--ranks auto --pipeline-parallel-size 2", "--ranks auto: --pipeline-parallel-size 2 follows from a "
+         "number of ranks"},
+    };
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        run(in_memory, refused[i].words);
+        if (process.outcome.exit_status != 2 || strstr(process.outcome.err, refused[i].text) == NULL) {
+            sys_complain(&process, refused[i].text);
+        }
+    }
+    json_t *const json = plan(in_memory, "--format json --mesh dp=2,pp=2");
+    const json_t *const ranks = json_object_get(json, "ranks");
+    CHECK(number(ranks, "count") == 4 && number(ranks, "pipeline") == 2);
+    CHECK(strcmp(json_string_value(json_object_get(ranks, "schedule")), "vertical") == 0);
+    json_decref(json);
+    run(in_memory, "--mesh pp=4");
+    CHECK(strstr(process.outcome.out, "pipeline: 34 stages over 4 ranks; vertical; stages ") != NULL);
+}
+
 /* Copies of the model are planned, and what does not divide is refused before anything is reserved. */
 static void test_copies(void) {
     static const struct {
@@ -253,7 +289,8 @@ int main(void) {
     test_auto();
     /* A plan of such a model takes seconds: make test takes a fourth of these. */
     static void (*const tests[])(void) = {test_choice, test_gain, test_library, test_threads,
-                                          test_lane_cores, test_no_gain, test_refusal, test_copies};
+                                          test_lane_cores, test_no_gain, test_refusal, test_copies,
+                                          test_meshes};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
         if (test_takes(i, 4)) {
             tests[i]();

@@ -178,6 +178,7 @@ static void test_places(void) {
     } places[] = {{"--device-mem 8MiB", NULL, 1},
                   {"--weights-tier nvme --state-tier nvme", "drive", 1},
                   {"--ranks 2", NULL, 1},
+                  {"--mesh dp=2,pp=2", NULL, 1},
                   {"--device-mem 8MiB --ranks 2 --sharding full_shard", "drive", 1},
                   {"--ranks 2", "drive", 2}};
     enum { PLACES = sizeof places / sizeof *places };
