@@ -6,12 +6,13 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers are written as they lie in memory");
 
-enum { VERSION = 1, ROWS_MAX_BITS = 40 };
+enum { VERSION = 2, FIRST_VERSION = 1, ROWS_MAX_BITS = 40 };
 static const char magic[8] = {'O', 'X', 'R', 'E', 'F', 'L', 'O', 'G'};
 
 /* What a file begins with. */
@@ -19,6 +20,7 @@ struct head {
     char magic[8];
     uint32_t version, part_count;
     uint64_t run_id[2], weights;
+    uint64_t numerics; /* from version 2 on */
 };
 struct part_head {
     uint64_t fingerprint, rows;
@@ -64,27 +66,32 @@ static enum ox_status fail_damaged(const char *path) {
 /* Takes the values out of a file's bytes. */
 static enum ox_status take(struct ox_reference *reference, const char *path, const unsigned char *bytes, size_t count,
                            bool *found) {
-    struct head head;
+    struct head head = {.version = 0};
     uint64_t sum = 0;
     if (count < sizeof head + sizeof sum) {
         return fail_damaged(path);
     }
     memcpy(&head, bytes, sizeof head);
     memcpy(&sum, bytes + count - sizeof sum, sizeof sum);
-    const size_t fronts = sizeof head + (size_t)head.part_count * sizeof(struct part_head);
+    const size_t head_bytes = head.version == FIRST_VERSION ? offsetof(struct head, numerics) : sizeof head;
+    head.numerics = head.version == FIRST_VERSION ? 0 : head.numerics;
+    const size_t fronts = head_bytes + (size_t)head.part_count * sizeof(struct part_head);
     if (memcmp(head.magic, magic, sizeof magic) != 0 || sum != ox_hash64(bytes, count - sizeof sum, 0) ||
         head.part_count > OX_REFERENCE_PARTS_MAX || fronts > count - sizeof sum) {
         return fail_damaged(path);
     }
-    if (head.version != VERSION) {
-        return ox_fail(OX_E_CORRUPT, "%s: is of version %u, this program reads %d", path, head.version, VERSION);
+    if (head.version != VERSION && head.version != FIRST_VERSION) {
+        return ox_fail(OX_E_CORRUPT, "%s: is of version %u, this program reads %d and %d", path, head.version,
+                       FIRST_VERSION, VERSION);
     }
     *found = memcmp(head.run_id, reference->run_id, sizeof head.run_id) == 0 ||
              (head.weights != 0 && head.weights == reference->weights);
+    *found &= reference->numerics == 0 || head.numerics == 0 || head.numerics == reference->numerics;
+    reference->numerics = *found && reference->numerics == 0 ? head.numerics : reference->numerics;
     const unsigned char *at = bytes + fronts, *const end = bytes + count - sizeof sum;
     for (uint32_t i = 0; i < head.part_count && *found; i++) {
         struct part_head part;
-        memcpy(&part, bytes + sizeof head + i * sizeof part, sizeof part);
+        memcpy(&part, bytes + head_bytes + i * sizeof part, sizeof part);
         if (part.rows > (size_t)(end - at) / sizeof(double)) {
             return fail_damaged(path);
         }
@@ -111,7 +118,8 @@ enum ox_status ox_reference_load(struct ox_reference *reference, const char *pat
 }
 
 enum ox_status ox_reference_save(const struct ox_reference *reference, const char *path) {
-    struct head head = {.version = VERSION, .part_count = reference->part_count, .weights = reference->weights};
+    struct head head = {.version = VERSION, .part_count = reference->part_count, .weights = reference->weights,
+                        .numerics = reference->numerics};
     size_t count = sizeof head + reference->part_count * sizeof(struct part_head) + sizeof(uint64_t);
     memcpy(head.magic, magic, sizeof magic);
     memcpy(head.run_id, reference->run_id, sizeof head.run_id);

@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/hash/hash.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -209,6 +210,14 @@ static enum ox_status save_pass(struct pass *pass) {
     return ox_trainer_leads(pass->trainer) ? ox_reference_save(&pass->trainer->reference, pass->path) : OX_OK;
 }
 
+/* Saves what is known so far. The other processes do not hear of a failure, so it is none yet: at the end of the pass
+ * all of them do. */
+static void save_so_far(struct pass *pass) {
+    if (save_pass(pass) != OX_OK) {
+        ox_log(OX_LOG_WARN, "reference: %s; it is tried again", ox_error_text());
+    }
+}
+
 static enum ox_status fail_moved(const struct pass *pass, uint32_t part) {
     return ox_fail(OX_E_CONFIG, "%s: lacks the reference's log-probabilities of rows that are needed%s, and the "
                    "weights have moved on from those that the run began with; give the data, --max-seq-length, "
@@ -259,7 +268,10 @@ static enum ox_status pass_rows(struct pass *pass, uint32_t part, struct ox_wind
         ox_log(OX_LOG_INFO, "reference: log-probabilities of %" PRIu64 " sequences so far, %.1f a second", pass->done,
                (double)pass->done * 1e9 / (double)(now - pass->begin_ns));
     }
-    return status == OX_OK && now - pass->saved_ns >= save_pause_ns ? save_pass(pass) : status;
+    if (status == OX_OK && now - pass->saved_ns >= save_pause_ns) {
+        save_so_far(pass);
+    }
+    return status;
 }
 
 /* All rows that the run will take, in the batches in which it takes them. */
@@ -305,6 +317,10 @@ static enum ox_status open_reference(struct pass *pass) {
     const bool is_base = resume[0] == '\0' && trainer->config.parts.adapter[0] == '\0';
     *reference = (struct ox_reference){0};
     memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
+    /* Before the first step what other numerics have said is said anew; later the run goes on with it. */
+    const uint64_t numerics[] = {trainer->engine_config.dtype, trainer->engine_config.device,
+                                 trainer->engine_config.router_rounds};
+    reference->numerics = trainer->state.step == 0 ? ox_hash_seed(numerics, sizeof numerics / sizeof *numerics) : 0;
     enum ox_status status = is_base ? ox_hf_base_hash(trainer->folder, &reference->weights) : OX_OK;
     add_part(reference, trainer->input.train);
     for (uint32_t i = 0; trainer->input.eval != NULL && i < ox_max_u64(trainer->input.eval_sets.count, 1); i++) {
@@ -339,7 +355,8 @@ enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer) {
     if (pass->done > 0) { /* also what was done before it was stopped */
         char text[OX_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s", status != OX_OK ? ox_error_text() : "");
-        const enum ox_status saved = save_pass(pass);
+        enum ox_status saved = save_pass(pass);
+        saved = status == OX_OK ? ox_trainer_settle(trainer, saved, "saving what the reference says") : saved;
         status = status == OX_OK ? saved : ox_fail(status, "%s", text);
     }
     if (status == OX_OK && pass->done > 0) {

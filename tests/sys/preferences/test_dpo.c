@@ -224,10 +224,16 @@ static void test_interrupted(void) {
     size_t bytes = 0;
     char *const part = files_read("short/reference.bin", &bytes);
     files_write("cut/reference.bin", part, bytes);
-    free(part);
     train("cut", USUAL_STEPS, "");
     CHECK(sys_said(&process, "reference: log-probabilities of "));
     CHECK(sys_same_runs("plain", "cut", USUAL_STEPS));
+    /* What was computed in another --dtype is not, while nothing has moved yet. */
+    train("narrow", USUAL_STEPS, "--dtype bf16");
+    files_make_folder("other");
+    files_write("other/reference.bin", part, bytes);
+    free(part);
+    train("other", USUAL_STEPS, "--dtype bf16");
+    CHECK(sys_same_runs("narrow", "other", USUAL_STEPS));
     /* A run goes on from a checkpoint in another folder, with the reference of the one that made it. */
     train("fork", USUAL_STEPS + 1, plain_pathf("--resume-from-checkpoint %s", test_pathf("plain/checkpoint-%d",
                                                                                          USUAL_STEPS)));
