@@ -46,6 +46,14 @@ void ox_stop_texts_close(struct ox_stop_texts *stops) {
     memset(stops, 0, sizeof *stops);
 }
 
+size_t ox_stop_longest(const struct ox_stop_texts *stops) {
+    size_t longest = 0;
+    for (size_t i = 0; i < stops->count; i++) {
+        longest = stops->bytes[i] > longest ? stops->bytes[i] : longest;
+    }
+    return longest;
+}
+
 size_t ox_stop_find(const struct ox_stop_texts *stops, const char *text, size_t bytes) {
     size_t earliest = bytes;
     for (size_t i = 0; i < stops->count; i++) {

@@ -22,6 +22,7 @@ struct ox_stop_texts {
  * or too many, is OX_E_CONFIG. */
 OX_MUST enum ox_status ox_stop_texts_open(const char *list, struct ox_stop_texts *out);
 void ox_stop_texts_close(struct ox_stop_texts *stops);
+size_t ox_stop_longest(const struct ox_stop_texts *stops); /* in bytes */
 /* Where the earliest of them begins in text[bytes]; `bytes` if none is there. */
 size_t ox_stop_find(const struct ox_stop_texts *stops, const char *text, size_t bytes);
 /* How many bytes at the end of a text may be the beginning of one. */

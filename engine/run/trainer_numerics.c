@@ -392,6 +392,20 @@ static void warn_of_lion(const struct ox_config *config, const struct ox_model *
     }
 }
 
+/* A loss of routers of which none is trained reaches only what comes before them. */
+static void warn_of_frozen(const struct ox_config *config, const struct ox_model *model) {
+    bool trains = false;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        trains |= model->units[i].role_trained[OX_ROLE_ROUTER];
+    }
+    const char *const option = config->loss.router_aux_loss_coef > 0 ? "--router-aux-loss-coef"
+                               : config->loss.router_z_loss_coef > 0 ? "--router-z-loss-coef" : NULL;
+    if (!trains && option != NULL) {
+        ox_log(OX_LOG_WARN, "%s: all routers are frozen, so that this loss moves only what comes before them; leave it "
+                            "out, or train the routers", option);
+    }
+}
+
 enum ox_status ox_trainer_check_bias(const struct ox_config *config, const struct ox_model *model) {
     bool has = false;
     for (uint32_t i = 0; i < model->unit_count && config->optim.router_bias_update_rate > 0; i++) {
@@ -456,6 +470,7 @@ enum ox_status ox_trainer_check_routers(const struct ox_config *config, const st
     OX_TRY(ox_trainer_check_bias(config, model));
     OX_TRY(check_idle(config, model));
     warn_of_lion(config, model);
+    warn_of_frozen(config, model);
     return config->loss.router_dtype != OX_ROUTER_MODEL || config->train.dtype != OX_COMPUTE_FP16
                ? OX_OK : ox_fail(OX_E_CONFIG, "--router-dtype model: with --dtype fp16 a router is computed in fp32 "
                                  "alone; use --router-dtype fp32, or --dtype bf16");

@@ -54,7 +54,8 @@ static void check_tensors(const struct ox_model *model) {
         for (uint32_t j = 0; j < unit->tensor_count; j++) {
             const struct ox_tensor *const tensor = &model->tensors[unit->tensor_first + j];
             FUZZ_CHECK(tensor->unit_idx == i && tensor->offset >= end && tensor->count > 0);
-            FUZZ_CHECK(tensor->shape[0] * tensor->shape[1] * (tensor->rank == 3 ? tensor->shape[2] : 1) == tensor->count);
+            const uint64_t depth = tensor->rank == 3 ? tensor->shape[2] : 1;
+            FUZZ_CHECK(tensor->shape[0] * tensor->shape[1] * depth == tensor->count);
             FUZZ_CHECK(ox_model_find_tensor(model, tensor->name) == (int64_t)(unit->tensor_first + j));
             FUZZ_CHECK(isfinite(ox_model_init_value(model, tensor, i, tensor->count - 1)));
             end = tensor->offset + tensor->count;

@@ -97,25 +97,55 @@ static enum ox_status decode_new(const struct ox_generating *g, char **all, size
     return status;
 }
 
-/* With stop texts: looks for one, and prints what cannot be the beginning of one. */
-static enum ox_status stream_before_stop(struct ox_generating *g, bool last) {
-    char *all = NULL;
-    size_t begin = 0, bytes = 0;
-    enum ox_status status = decode_new(g, &all, &begin, &bytes);
-    if (status == OX_OK) {
-        const char *const text = all + begin;
-        const size_t found = ox_stop_find(&g->stop_texts, text, bytes - begin);
-        const bool ends = found < bytes - begin;
-        size_t safe = ends || last ? found : found - ox_stop_pending(&g->stop_texts, text, found);
-        safe = !ends && !last && ends_open(text, safe) ? safe - 3 : safe;
-        g->text_bytes = ends ? found : SIZE_MAX;
-        g->finish = ends ? "stop" : g->finish;
-        if (safe > g->printed) {
-            status = print_text(g, text + g->printed, safe - g->printed);
-            g->printed = safe;
-        }
+/* Adds what came since the last call to the text behind the prompt, without decoding that anew. *bytes counts it, with
+ * a character at its end that is still incomplete. */
+static enum ox_status say(struct ox_generating *g, size_t *bytes) {
+    struct ox_said *const said = &g->said;
+    const int32_t *const ids = g->ids.ids + said->from;
+    char *before = NULL, *text = NULL;
+    size_t before_bytes = 0, text_bytes = 0;
+    enum ox_status status = ox_generating_decode(g, ids, said->shown - said->from, &before, &before_bytes);
+    OX_THEN(status, ox_generating_decode(g, ids, g->text_end - said->from, &text, &text_bytes));
+    const size_t added = status == OX_OK && text_bytes > before_bytes ? text_bytes - before_bytes : 0;
+    if (status == OX_OK && said->bytes + added > said->room) {
+        char *const longer = realloc(said->text, 2 * (said->bytes + added));
+        status = longer != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for the text");
+        said->text = longer != NULL ? longer : said->text;
+        said->room = longer != NULL ? 2 * (said->bytes + added) : said->room;
     }
-    free(all);
+    if (status == OX_OK && added > 0) {
+        memcpy(said->text + said->bytes, text + before_bytes, added);
+    }
+    *bytes = said->bytes + added;
+    free(before);
+    free(text);
+    return status;
+}
+
+/* With stop texts: looks for one in what is new, and prints what cannot be the beginning of one. */
+static enum ox_status stream_before_stop(struct ox_generating *g, bool last) {
+    struct ox_said *const said = &g->said;
+    size_t bytes = 0;
+    enum ox_status status = say(g, &bytes);
+    if (status != OX_OK || bytes == 0) {
+        return status;
+    }
+    const size_t longest = ox_stop_longest(&g->stop_texts), begin = said->bytes > longest ? said->bytes - longest : 0;
+    const size_t found = begin + ox_stop_find(&g->stop_texts, said->text + begin, bytes - begin);
+    const bool ends = found < bytes, open = ends_open(said->text, bytes);
+    size_t safe = ends || last ? found : found - ox_stop_pending(&g->stop_texts, said->text, found);
+    safe = !ends && !last && ends_open(said->text, safe) ? safe - 3 : safe;
+    g->text_bytes = ends ? found : SIZE_MAX;
+    g->finish = ends ? "stop" : g->finish;
+    if (safe > said->printed) {
+        status = print_text(g, said->text + said->printed, safe - said->printed);
+        said->printed = safe;
+    }
+    if (!open) {
+        said->bytes = bytes;
+        said->from = said->shown;
+        said->shown = g->text_end;
+    }
     return status;
 }
 
@@ -340,7 +370,9 @@ static enum ox_status add_sample(struct ox_generating *g) {
 static void begin_answer(struct ox_generating *g) {
     g->text_end = g->prompt_count;
     g->stream = (struct ox_text_stream){.from = g->text_begin, .shown = g->text_begin};
-    g->printed = 0;
+    g->said.bytes = g->said.printed = 0;
+    g->said.shown = g->prompt_count;
+    g->said.from = g->prompt_count > g->text_begin ? g->prompt_count - 1 : g->text_begin;
     g->text_bytes = SIZE_MAX;
     g->finish = NULL;
 }
@@ -547,6 +579,7 @@ int ox_cmd_generate(const struct ox_config *given) {
     free(g.top);
     json_decref(g.messages);
     json_decref(g.samples);
+    free(g.said.text);
     ox_stop_texts_close(&g.stop_texts);
     ox_sampler_close(&g.sampler);
     ox_generator_close(&g.generator);

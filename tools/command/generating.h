@@ -41,7 +41,11 @@ struct ox_generating {
     json_t *messages;  /* of a conversation; NULL: there is one prompt */
     json_t *samples;   /* of --format json, with several */
     struct ox_text_stream stream;
-    size_t printed; /* with stop texts: bytes of the text behind the prompt */
+    struct ox_said { /* with stop texts: the text behind the prompt */
+        char *text; /* freed at the end */
+        size_t room, bytes, printed; /* `bytes` are whole characters, in which no stop text is */
+        size_t from, shown; /* as of a stream: the tokens of these bytes end at `shown` */
+    } said;
     bool streams;
     const char *finish;
     double seconds, step_seconds; /* time of everything, and of the passes after the prompt, of all samples */

@@ -201,6 +201,22 @@ static void test_padding(void) {
     }
 }
 
+/* A loss of routers that are all frozen is warned of. */
+static void test_frozen_routers(const char *model) {
+    static const char *const choices[] = {"--router-aux-loss-coef 0.1 --freeze *.mlp.gate.weight",
+                                          "--router-z-loss-coef 0.1 --lora-r 2 --lora-target-modules q_proj",
+                                          "--router-aux-loss-coef 0.1 --freeze *layers.0.mlp.gate.weight",
+                                          "--freeze *.mlp.gate.weight"};
+    for (int i = 0; i < 4; i++) {
+        sys_args_begin(&args, "plan");
+        sys_args_word(&args, "--model=%s", model);
+        sys_args_add(&args, "--host-mem 64MiB --max-seq-length 16");
+        sys_args_add(&args, choices[i]);
+        sys_run_well(&args, &process);
+        CHECK(sys_said(&process, "all routers are frozen, so that this loss moves only") == (i < 2));
+    }
+}
+
 /* Trains to the end, and to a checkpoint from where another run goes on. */
 static void check_resumed(const char *path, const char *whole, const char *parts, const char *more) {
     train(path, whole, more);
@@ -266,6 +282,7 @@ int main(void) {
     test_asked(plain, asking);
     test_refusals(plain);
     test_lion(plain);
+    test_frozen_routers("tests/golden/qwen3_moe");
     test_choice_bias();
     test_padding();
     return test_end();
