@@ -4,9 +4,11 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static _Thread_local char error_text[OX_ERROR_TEXT_BYTES];
 
@@ -20,6 +22,12 @@ enum ox_status ox_fail(enum ox_status status, const char *fmt, ...) {
     return status;
 }
 
+/* Whether the process's addresses are limited, of which a thread takes some. */
+static bool has_addresses(void) {
+    struct rlimit limit;
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
 /* Names the limit that a user can raise. */
 static const char *limit_of(enum ox_status status, int err) {
     switch (err) {
@@ -28,7 +36,9 @@ static const char *limit_of(enum ox_status status, int err) {
     case EMFILE:
         return " (the limit of `ulimit -n`)";
     case EAGAIN: /* of a thread; elsewhere it means that a call may be tried again */
-        return status == OX_E_NOMEM ? " (the limit of `ulimit -u`, or of processes in the control group)" : "";
+        return status != OX_E_NOMEM ? ""
+               : has_addresses()    ? " (the limit of `ulimit -u` or `ulimit -v`, or of processes in the control group)"
+                                    : " (the limit of `ulimit -u`, or of processes in the control group)";
     default:
         return "";
     }

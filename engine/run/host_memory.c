@@ -6,10 +6,15 @@
 #include "base/memory.h"
 #include "engine/step/engine.h"
 
+#include <inttypes.h>
 #include <stdio.h>
+#include <sys/resource.h>
 
 /* What oneDNN takes once it has run, and packs on a thread. */
 enum { ONEDNN_MIB = 16, ONEDNN_THREAD_MIB = 3 };
+
+/* What a limit that is named leaves beside what was counted, for what is opened later. */
+enum { SPARE_BYTES = 8 << 20 };
 
 uint64_t ox_fixed_overhead_bytes(uint64_t compute_threads, uint64_t optimizer_threads, uint64_t bf16_devices) {
     /* Measured: docs/measurements/2026-11-20-two-cores.md, "Resident memory beside the arenas". What the BLAS library
@@ -65,14 +70,30 @@ static void name_budgets(const struct ox_host_claim *claim, char *text, size_t t
     }
 }
 
+enum { REMEDY_BYTES = 96 };
+
+/* With a limit of the process's own: what to raise it to, in the unit of ulimit. */
+static void name_limit(const struct ox_host_claim *claim, const struct ox_memory *memory, uint64_t needed,
+                       char text[REMEDY_BYTES]) {
+    const bool of_data = memory->bound == OX_MEMORY_DATA;
+    struct rlimit limit = {0, 0};
+    const bool known = getrlimit(of_data ? RLIMIT_DATA : RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+    const uint64_t more = needed + claim->address_bytes - ox_min_u64(memory->addresses, needed + claim->address_bytes);
+    const int used = snprintf(text, REMEDY_BYTES, "raise it with ulimit -%c", of_data ? 'd' : 'v');
+    if (known) { /* a budget that was not given is counted as little as one can be */
+        snprintf(text + used, REMEDY_BYTES - (size_t)used, " %" PRIu64,
+                 ox_div_up((uint64_t)limit.rlim_cur + more + SPARE_BYTES, OX_MIB) * (OX_MIB / OX_KIB));
+    }
+}
+
 enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
     static const struct {
         const char *what, *remedy;
     } bounds[] = {
         [OX_MEMORY_MACHINE] = {"what the machine has free", "end programs that use memory"},
         [OX_MEMORY_GROUP] = {"the limit of its control group", "raise the memory limit of the container or service"},
-        [OX_MEMORY_ADDRESSES] = {"its limit of address space", "raise it with ulimit -v"},
-        [OX_MEMORY_DATA] = {"its limit of data", "raise it with ulimit -d"}};
+        [OX_MEMORY_ADDRESSES] = {"its limit of address space", NULL},
+        [OX_MEMORY_DATA] = {"its limit of data", NULL}};
     struct ox_memory memory;
     read_memory(claim, &memory);
     const uint64_t budgets = claim->host_bytes + devices_bytes(claim), wanted = budgets + claim->file_bytes;
@@ -83,7 +104,12 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
     const uint64_t left = spared(memory.usable, claim->beside_bytes);
     const uint64_t most = (budgets > 0 ? left : left / 2) / OX_MIB * OX_MIB; /* automatic ones need some too */
     char names[160], usable[OX_SIZE_TEXT_BYTES], beside[OX_SIZE_TEXT_BYTES], enough[OX_SIZE_TEXT_BYTES];
-    char given[80] = "nothing is left for a budget: ";
+    char given[80] = "nothing is left for a budget: ", limit[REMEDY_BYTES];
+    const char *remedy = bounds[memory.bound].remedy;
+    if (remedy == NULL) {
+        name_limit(claim, &memory, wanted + claim->beside_bytes, limit);
+        remedy = limit;
+    }
     ox_size_text(memory.usable, usable);
     ox_size_text(claim->beside_bytes, beside);
     if (most > 0) {
@@ -95,12 +121,11 @@ enum ox_status ox_host_claim_check(const struct ox_host_claim *claim) {
         return ox_fail(OX_E_CONFIG, "%s: memory, of which the run's files there take up to %s; this process can use %s "
                        "now (%s), its budgets take %s and it takes %s beside them; use a folder on a drive, or %s%s",
                        claim->files, ox_size_text(claim->file_bytes, files), usable, bounds[memory.bound].what,
-                       budgets > 0 ? ox_size_text(budgets, names) : "the rest", beside, given,
-                       bounds[memory.bound].remedy);
+                       budgets > 0 ? ox_size_text(budgets, names) : "the rest", beside, given, remedy);
     }
     name_budgets(claim, names, sizeof names);
     return ox_fail(OX_E_CONFIG, "%s: this process can use %s now (%s), and takes %s beside its budgets; %s%s", names,
-                   usable, bounds[memory.bound].what, beside, given, bounds[memory.bound].remedy);
+                   usable, bounds[memory.bound].what, beside, given, remedy);
 }
 
 /* Memory of the process in all: its budgets and what it takes beside them. */

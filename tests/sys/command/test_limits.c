@@ -57,6 +57,30 @@ static void test_memory(int resource, const char *flag) {
     CHECK(process.outcome.exit_status == 0);
 }
 
+/* The limit that a refusal names is enough, for each command that takes a budget. */
+static void test_named_limit(int resource, const char *names) {
+    char words[3][SYS_PATH_BYTES];
+    static const char *const commands[] = {"train", "eval", "generate"};
+    snprintf(words[0], sizeof *words, "%s", "");
+    snprintf(words[1], sizeof *words, "--model %s --data %s --max-seq-length 16 --host-mem 32MiB",
+             test_path("run/checkpoint-2"), text_path);
+    snprintf(words[2], sizeof *words, "--model %s --prompt the --max-new-tokens 2 --host-mem 32MiB",
+             test_path("run/checkpoint-2"));
+    for (int i = 0; i < 3; i++) {
+        run_within(resource, 200 * OX_MIB, commands[i], words[i]);
+        const char *const named = strstr(process.outcome.err, names);
+        const uint64_t kib = named != NULL ? strtoull(named + strlen(names), NULL, 10) : 0;
+        if (process.outcome.exit_status != 2 || kib * OX_KIB <= 200 * OX_MIB) {
+            sys_complain(&process, commands[i]);
+            continue;
+        }
+        run_within(resource, kib * OX_KIB, commands[i], words[i]);
+        if (process.outcome.exit_status != 0) {
+            sys_complain(&process, commands[i]);
+        }
+    }
+}
+
 /* A file that may not grow ends a save, not the run. */
 static void test_files(void) {
     run_within(RLIMIT_FSIZE, 64 << 10, "train", "--save-steps 1 --save-wait-seconds 0");
@@ -124,7 +148,9 @@ int main(void) {
     text_path = sys_write_text(20000);
     if (LIMITS_MEMORY) {
         test_memory(RLIMIT_AS, "ulimit -v");
+        test_named_limit(RLIMIT_AS, "ulimit -v ");
         test_memory(RLIMIT_DATA, "ulimit -d");
+        test_named_limit(RLIMIT_DATA, "ulimit -d ");
     }
     test_files();
     for (int i = 0; i < 2 * END_COUNT; i++) {
