@@ -132,6 +132,86 @@ enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_p
     return status;
 }
 
+/* ---- without what is asked for --------------------------------------------------------------------------- */
+
+/* Options of placement that a request has. */
+static const char *const forced[] = {"--weights-tier", "--state-tier", "--grads-tier", "--activation-tier",
+                                     "--kept-blocks", "--prefetch-depth", "--tiles", "--optimizer-overlap",
+                                     "--device-state-units"};
+enum { FORCED = sizeof forced / sizeof *forced };
+
+/* Leaves the option to the planner; returns whether it was given. */
+static bool release(struct ox_placement_request *request, int option) {
+    const struct ox_placement_request before = *request;
+    switch (option) {
+    case 0:
+        request->weights_tier = OX_TIER_COUNT;
+        return before.weights_tier != OX_TIER_COUNT;
+    case 1:
+        request->state_tier = OX_TIER_COUNT;
+        return before.state_tier != OX_TIER_COUNT;
+    case 2:
+        request->grad_tier = OX_TIER_COUNT;
+        return before.grad_tier != OX_TIER_COUNT;
+    case 3:
+        request->act_tier = OX_TIER_COUNT;
+        return before.act_tier != OX_TIER_COUNT;
+    case 4:
+        request->kept_units = -1;
+        return before.kept_units != -1;
+    case 5:
+        request->prefetch_depth = -1;
+        return before.prefetch_depth != -1;
+    case 6:
+        request->tiles = 0;
+        return before.tiles != 0;
+    case 7:
+        request->overlap = request->speculative_units = -1;
+        return before.overlap != -1 || before.speculative_units != -1;
+    default:
+        request->device_units = 0;
+        return before.device_units != 0;
+    }
+}
+
+static bool fits(struct ox_engine_config *config) {
+    struct ox_engine_plan *plan = NULL;
+    config->request.rough = true;
+    const bool does = ox_engine_plan_open(config, &plan) == OX_OK;
+    ox_engine_plan_close(&plan);
+    return does;
+}
+
+enum ox_status ox_advise_without(const struct ox_engine_config *config, enum ox_status refused) {
+    char kept[OX_ERROR_TEXT_BYTES], names[160] = "";
+    struct ox_engine_config all = *config;
+    unsigned count = 0;
+    size_t used = 0;
+    if (refused == OX_OK) {
+        return OX_OK;
+    }
+    snprintf(kept, sizeof kept, "%s", ox_error_text());
+    for (int i = 0; i < FORCED && names[0] == '\0'; i++) {
+        struct ox_engine_config one = *config;
+        if (release(&one.request, i)) {
+            (void)release(&all.request, i);
+            count++;
+            if (fits(&one)) {
+                snprintf(names, sizeof names, ", or leave out %s", forced[i]);
+            }
+        }
+    }
+    const bool together = names[0] == '\0' && count > 1 && fits(&all);
+    for (int i = 0; i < FORCED && together && used < sizeof names; i++) {
+        struct ox_engine_config one = *config;
+        if (release(&one.request, i)) {
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                     used == 0 ? ", or leave out " : " and ", forced[i]);
+        }
+    }
+    return ox_fail(refused, "%s%s", kept, names);
+}
+
 enum { CHANGE_BYTES = 64 };
 
 /* Writes the change in words. Fewer ranks keep the order of sums, and with it the bits, for which there is a flag. */

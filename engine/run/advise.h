@@ -31,6 +31,10 @@ struct ox_advice {
 OX_MUST enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                                  struct ox_advice out[OX_ADVICE_COUNT]);
 
+/* Adds to the error of a plan that does not fit (`refused`, which it returns; OX_OK: nothing) the placement options
+ * that are given and without which one fits, as ", or leave out --state-tier": one alone where that is enough. */
+OX_MUST enum ox_status ox_advise_without(const struct ox_engine_config *config, enum ox_status refused);
+
 enum { OX_ADVICE_LINE_BYTES = 192 };
 /* Writes the change that gains most, if that is more than 2 %; returns whether one does. */
 bool ox_advice_best_text(const struct ox_advice advice[OX_ADVICE_COUNT], char text[OX_ADVICE_LINE_BYTES]);

@@ -548,6 +548,7 @@ static enum ox_status predict(struct ox_trainer *trainer, enum ox_status planned
         return planned;
     }
     char text[OX_ERROR_TEXT_BYTES];
+    planned = ox_advise_without(&trainer->engine_config, planned);
     snprintf(text, sizeof text, "%s", planned == OX_OK ? "" : ox_error_text());
     trainer->is_over = planned != OX_OK;
     const char *const nearest = trainer->is_over ? strstr(text, "nearest that fits:") : NULL;

@@ -135,6 +135,11 @@ static void test_options(void) {
     sys_args_word(&args, "--output=%s", output);
     sys_args_add(&args, "--max-seq-length 16 --host-mem 64KiB");
     refused(2, "nearest that fits: --host-mem ");
+    begin("plan"); /* what is asked for, and need not be */
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_add(&args, "--max-seq-length 16 --host-mem 32MiB --state-tier device --device-mem 600KiB");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, ", or leave out --state-tier\n"));
 }
 
 static void test_yaml(void) {
