@@ -464,10 +464,21 @@ enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const 
                                    saved ? ", or go on from a checkpoint: --resume-from-checkpoint " : "", checkpoint);
 }
 
-/* A folder may have a split of each, so files alone are compared. */
+/* Warns of data that is given twice, and of data that is measured too. A folder may have a split of each, so files alone
+ * are compared. */
 void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
+    for (uint32_t i = 1; i < config->files.data_count; i++) {
+        uint32_t k = 0;
+        while (k < i && !ox_files_are_same(config->files.data[k].path, config->files.data[i].path)) {
+            k++;
+        }
+        if (k < i) {
+            ox_log(OX_LOG_WARN, "--data %s: is given twice, so an epoch has it twice; give it once, with :2 behind its "
+                   "name if that is meant", config->files.data[i].path);
+        }
+    }
     for (uint32_t i = 0; i < sets->count; i++) {
         for (uint32_t k = 0; k < config->files.data_count; k++) {
             if (ox_path_is_file(config->files.data[k].path) &&

@@ -272,6 +272,16 @@ static void print_use(const struct ox_progress_sums *all, const struct ox_traine
     }
 }
 
+/* Whether the prediction came true. Nominal rates are not this machine's, and tell nothing. */
+static void print_verdict(const struct ox_progress_sums *all, const struct ox_prediction *prediction) {
+    const double took = all->seconds / (double)all->steps;
+    char mean[OX_SIZE_TEXT_BYTES], predicted[OX_SIZE_TEXT_BYTES];
+    if (prediction->profiled && prediction->mean_seconds > 0) {
+        printf("a step took %s on average, %.2f times the %s that were predicted\n", ox_seconds_text(took, mean),
+               took / prediction->mean_seconds, ox_seconds_text(prediction->mean_seconds, predicted));
+    }
+}
+
 void ox_progress_summary(const struct ox_progress *progress, const struct ox_trainer *trainer) {
     const struct ox_progress_sums *const all = &progress->all;
     if (all->steps > 0) {
@@ -280,6 +290,7 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
                "%.0f%% of the time\n", all->steps, ox_plural(all->steps), all->batch_tokens,
                ox_plural(all->batch_tokens), all->tokens, all->seconds, (double)all->batch_tokens / all->seconds,
                100 * all->busy_seconds / all->seconds);
+        print_verdict(all, ox_trainer_prediction(trainer));
         const struct ox_model *const model = ox_trainer_model(trainer);
         if (model->trained_count < model->param_count) {
             printf("%" PRIu64 " of %" PRIu64 " parameters were trained, the others frozen\n", model->trained_count,
