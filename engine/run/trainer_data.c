@@ -138,7 +138,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
                          ? OX_ADD_OFF
                          : add_of(config->rows.add_bos);
     corpus.add_eos = add_of(config->rows.add_eos);
-    corpus.plain = trainer->input.eval_alone;
+    corpus.plain = trainer->input.eval_alone && config->rows.held_share == 0; /* held-out rows are the run's */
     corpus.parse_special = config->rows.parse_special;
     corpus.pairs = config->loss.dpo;
     corpus.skip_bad_rows = (uint32_t)config->rows.skip_bad_rows;

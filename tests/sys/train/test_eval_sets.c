@@ -151,6 +151,31 @@ static void write_digits(const char *name, size_t count) {
     free(text);
 }
 
+/* What a run held out of plain texts, which have EOS behind each and a last window that is not full, has the loss of
+ * the run when `eval` measures it by the run's options. */
+static void test_held_out(void) {
+    json_t *json = NULL;
+    char words[SYS_PATH_BYTES + 128], text[2048] = "";
+    for (int i = 0; i < 12; i++) {
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%sthe cat %d and the words of it",
+                 i > 0 ? "###" : "", i * 37);
+    }
+    snprintf(words, sizeof words, "--data %s --document-separator ### --eval-fraction 0.3 --max-steps 4 "
+             "--eval-windows 0 --save-steps 4", files_write_text("parts.txt", text));
+    train("held", words, 0);
+    const double loss = last_eval("held", "eval_loss"), tokens = last_eval("held", "tokens");
+    sys_args_begin(&args, "eval");
+    sys_args_word(&args, "--config=%s", test_path("held/config.resolved.yaml"));
+    sys_args_word(&args, "--model=%s", test_path("held/checkpoint-4"));
+    sys_args_add(&args, "--format json");
+    sys_run_well(&args, &process);
+    json = json_loads(process.outcome.out, 0, NULL);
+    CHECK(fabs(json_number_value(json_object_get(json, "mean_nll")) - loss) < 1e-12);
+    CHECK(json_number_value(json_object_get(json, "tokens")) == tokens && tokens > 0);
+    CHECK(json_number_value(json_object_get(json, "data_tokens")) > tokens);
+    json_decref(json);
+}
+
 int main(void) {
     model_path = sys_write_speaker();
     data_path = files_write_text("data.txt", "the cat and one two of the cat and the words that are long in a row of "
@@ -163,5 +188,6 @@ int main(void) {
     test_best_by_set();
     test_refused();
     test_mixture();
+    test_held_out();
     return test_end();
 }
