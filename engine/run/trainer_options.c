@@ -464,8 +464,8 @@ enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const 
                                    saved ? ", or go on from a checkpoint: --resume-from-checkpoint " : "", checkpoint);
 }
 
-/* Warns of data that is given twice, and of data that is measured too. A folder may have a split of each, so files alone
- * are compared. */
+/* Warns of data that is given twice, and of data that is measured too. A folder may have a split of each, so of the
+ * latter files alone are compared. */
 void ox_trainer_warn_of_measured(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
