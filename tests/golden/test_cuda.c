@@ -99,6 +99,16 @@ static void check_ranks(const struct cuda_kit *kit, const char *name, size_t cou
     golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
     outcome_check_same("4 ranks on one device in 2 copies", &expected, &outcome);
     outcome_close(&outcome);
+    /* Pipelines: activations go from device memory to that of another rank, or to the host where they are saved. */
+    run.copies = 0;
+    run.pipe = 2;
+    for (int k = 0; k < 2; k++) {
+        run.ranks = 2 + 2 * (uint32_t)k;
+        golden_train(&golden, &run, k == 0 ? &harness_in_memory : &harness_places[2], FEW_STEPS, &outcome);
+        outcome_check_same(k == 0 ? "a pipeline of 2 ranks on one device" : "one of 2 times 2, in three tiers",
+                           &expected, &outcome);
+        outcome_close(&outcome);
+    }
     outcome_close(&expected);
     golden_close(&golden);
 }
