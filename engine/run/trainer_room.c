@@ -18,10 +18,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum ox_status size_of_one(const struct ox_trainer *trainer, uint64_t *bytes) {
+static enum ox_status size_of_one(const struct ox_trainer *trainer, bool weights_alone, uint64_t *bytes) {
     return ox_checkpoint_bytes(ox_trainer_model(trainer), trainer->engine_config.state,
-                               ox_dtype_of_word(trainer->config.save.save_dtype), trainer->config.save.save_only_model,
-                               bytes);
+                               ox_dtype_of_word(trainer->config.save.save_dtype),
+                               weights_alone || trainer->config.save.save_only_model, bytes);
 }
 
 /* Finds the folder that exists of the output folder's path: its file system is the one that checkpoints fill. */
@@ -66,14 +66,19 @@ void ox_trainer_room(const struct ox_trainer *trainer, struct ox_checkpoint_room
     const uint64_t every = ox_trainer_save_every(trainer, end);
     char folder[OX_PATH_BYTES];
     *out = (struct ox_checkpoint_room){.free_bytes = UINT64_MAX, .profile_bytes = profile_bytes(trainer)};
-    if (size_of_one(trainer, &out->each_bytes) != OX_OK) {
-        out->each_bytes = 0;
+    uint64_t weights_bytes = 0;
+    if (size_of_one(trainer, false, &out->each_bytes) != OX_OK || size_of_one(trainer, true, &weights_bytes) != OX_OK) {
+        out->each_bytes = weights_bytes = 0;
     }
     out->written = end <= left.from ? 0 : every == 0 ? 1 : end / every - left.from / every + (end % every > 0);
     out->kept = limit > 0 && (limit < out->written || end == 0) ? limit : out->written;
     /* The oldest one is deleted when a new one is complete. */
     const uint64_t most = out->kept + (limit > 0 && out->kept < out->written);
-    out->most_bytes = (uint64_t)((double)most * (double)out->each_bytes);
+    /* So do those that keep the optimizer's state. */
+    const uint64_t states = config->save.save_optimizer_limit > 0
+                                ? ox_min_u64(most, config->save.save_optimizer_limit + 1) : most;
+    out->most_bytes = (uint64_t)((double)states * (double)out->each_bytes +
+                                 (double)(most - states) * (double)weights_bytes);
     existing_folder(config->files.output_dir, folder);
     if (config->files.output_dir[0] == '\0' || ox_folder_free_bytes(folder, &out->free_bytes) != OX_OK) {
         out->free_bytes = UINT64_MAX;
@@ -114,7 +119,7 @@ enum ox_status ox_trainer_check_room(const struct ox_trainer *trainer) {
     uint64_t bytes = 0;
     char folder[OX_PATH_BYTES];
     existing_folder(trainer->config.files.output_dir, folder);
-    const enum ox_status status = size_of_one(trainer, &bytes);
+    const enum ox_status status = size_of_one(trainer, false, &bytes);
     return status == OX_OK ? ox_checkpoint_check_space(folder, bytes) : status;
 }
 

@@ -1,6 +1,6 @@
 /* What a run can be asked for, together: preferences or text, groups, schedules, fp16, frozen parts, adapters with and
- * without modules trained whole, averages, Muon. Each row has the same bits in memory and in other homes, and goes on to
- * them when it is killed, by its store, and when it is stopped, by its checkpoint. */
+ * without modules trained whole, averages, Muon. Each row has the same bits in memory and in other homes, and goes on
+ * to them when it is killed, by its store, and when it is stopped, by its checkpoint. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"

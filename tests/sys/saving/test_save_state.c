@@ -5,6 +5,8 @@
 #include "tests/kit/test.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -80,9 +82,23 @@ static void test_only_model_on_drive(void) {
     CHECK(!has_state("drive", 8) && same_weights("drive", "whole", 4));
 }
 
+/* KiB that a plan has before, or behind, the words. */
+static double planned_kib(const char *words) {
+    const char *const at = strstr(process.outcome.err, words);
+    double size = 0.0;
+    char unit[8] = "";
+    CHECK(at != NULL && sscanf(at + strlen(words), "%lf %7[A-Za-z]", &size, unit) == 2);
+    return strcmp(unit, "MiB") == 0 ? size * 1024.0 : size;
+}
+
 /* The newest N checkpoints have the state, and what is kept of others is the model. */
 static void test_limit(void) {
+    run("bare", "--save-only-model");
+    const double bare = planned_kib("checkpoints: ");
+    files_remove_folder(test_path("bare"));
     run("limit", "--save-optimizer-limit 1");
+    const double each = planned_kib("checkpoints: "), most = planned_kib("at most ");
+    CHECK(fabs(most - (2.0 * each + bare)) < 0.01 * most); /* of three, while the third is saved */
     CHECK(!has_state("limit", 2) && !has_state("limit", 4) && has_state("limit", 6));
     CHECK(same_weights("limit", "whole", 4));
     inspect("limit", 4);
