@@ -337,7 +337,7 @@ static enum ox_status open_reference(struct pass *pass) {
         memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
         OX_THEN(status, found ? save_pass(pass) : OX_OK);
     }
-    return ox_trainer_settle(trainer, status, "what the reference says");
+    return ox_trainer_agree(trainer, status, "what the reference says");
 }
 
 enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer) {
@@ -356,7 +356,7 @@ enum ox_status ox_trainer_find_reference(struct ox_trainer *trainer) {
         char text[OX_ERROR_TEXT_BYTES];
         snprintf(text, sizeof text, "%s", status != OX_OK ? ox_error_text() : "");
         enum ox_status saved = save_pass(pass);
-        saved = status == OX_OK ? ox_trainer_settle(trainer, saved, "saving what the reference says") : saved;
+        saved = status == OX_OK ? ox_trainer_agree(trainer, saved, "saving what the reference says") : saved;
         status = status == OX_OK ? saved : ox_fail(status, "%s", text);
     }
     if (status == OX_OK && pass->done > 0) {

@@ -190,7 +190,7 @@ OX_MUST enum ox_status ox_trainer_join(struct ox_trainer *trainer);
 /* Whether this process writes the run's folder. */
 bool ox_trainer_leads(const struct ox_trainer *trainer);
 /* Waits for all processes, and fails on all of them if it failed on one: what follows is then done by none. */
-OX_MUST enum ox_status ox_trainer_settle(const struct ox_trainer *trainer, enum ox_status status, const char *what);
+OX_MUST enum ox_status ox_trainer_agree(const struct ox_trainer *trainer, enum ox_status status, const char *what);
 /* Whether it is true for any process. */
 OX_MUST enum ox_status ox_trainer_any(const struct ox_trainer *trainer, bool mine, const char *what, bool *out);
 /* Compares data, model, plan and number of steps, before anything is reserved. */

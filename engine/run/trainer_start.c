@@ -161,7 +161,7 @@ static enum ox_status clear_away(struct ox_trainer *trainer) {
         status = ox_run_clear(config->files.output_dir);
     }
     trainer->identity = (struct ox_run_identity){0};
-    return ox_trainer_settle(trainer, status, "the removal of an earlier run");
+    return ox_trainer_agree(trainer, status, "the removal of an earlier run");
 }
 
 /* Deletes an earlier run. If another process uses a store of it, nothing is deleted; once something is, run.json says
@@ -171,7 +171,7 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
     struct ox_run_identity *const identity = &trainer->identity;
     enum ox_status status = ox_run_check_inputs(trainer);
     OX_THEN(status, ox_store_check_unused(trainer->drives.folders, config->memory.nvme_count));
-    status = ox_trainer_settle(trainer, status, "whether an earlier run is in use");
+    status = ox_trainer_agree(trainer, status, "whether an earlier run is in use");
     if (status == OX_OK && (!ox_run_exists(config->files.output_dir) ||
                             ox_run_read_identity(config->files.output_dir, identity) != OX_OK)) {
         *identity = (struct ox_run_identity){0};
@@ -181,7 +181,7 @@ static enum ox_status clear_run(struct ox_trainer *trainer) {
         identity->starting = identity->clearing = true;
         identity->from_scratch = config->files.from_scratch;
         status = ox_trainer_leads(trainer) ? ox_run_write_identity(config->files.output_dir, identity) : OX_OK;
-        status = ox_trainer_settle(trainer, status, "the end of an earlier run");
+        status = ox_trainer_agree(trainer, status, "the end of an earlier run");
     }
     return status == OX_OK ? clear_away(trainer) : status;
 }
@@ -191,7 +191,7 @@ static enum ox_status clear_remains(struct ox_trainer *trainer) {
     enum ox_status status = ox_run_read_identity(trainer->config.files.output_dir, &trainer->identity);
     OX_THEN(status, ox_run_check_stores(trainer));
     OX_THEN(status, ox_store_check_unused(trainer->drives.folders, trainer->config.memory.nvme_count));
-    status = ox_trainer_settle(trainer, status, "what an earlier start has left");
+    status = ox_trainer_agree(trainer, status, "what an earlier start has left");
     return status == OX_OK ? clear_away(trainer) : status;
 }
 
@@ -283,7 +283,7 @@ static enum ox_status write_identity(struct ox_trainer *trainer) {
     trainer->identity.holds_whole = trainer->input.holds_whole;
     const enum ox_status status =
         ox_trainer_leads(trainer) ? ox_run_write_identity(trainer->config.files.output_dir, &trainer->identity) : OX_OK;
-    return ox_trainer_settle(trainer, status, "the identity of the run");
+    return ox_trainer_agree(trainer, status, "the identity of the run");
 }
 
 /* Writes run.json with the mark that stores may now be made and removed, because all that is committed is elsewhere. */
@@ -292,7 +292,7 @@ static enum ox_status mark_starting(struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < trainer->config.memory.nvme_count && status == OX_OK; i++) {
         status = ox_folder_make(trainer->drives.folders[i]); /* run.json has their real paths */
     }
-    status = ox_trainer_settle(trainer, status, "the folders of the stores");
+    status = ox_trainer_agree(trainer, status, "the folders of the stores");
     trainer->identity.starting = true;
     trainer->identity.clearing = trainer->identity.finished = false;
     return status == OX_OK ? write_identity(trainer) : status;
@@ -317,7 +317,7 @@ static enum ox_status start_fresh(struct ox_trainer *trainer) {
     bool made = false;
     enum ox_status status = config->files.overwrite_output_dir ? OX_OK : refuse_existing(trainer);
     OX_THEN(status, claim_folder(trainer, &made));
-    status = ox_trainer_settle(trainer, status, "the claim of the run's folder"); /* before anything is deleted */
+    status = ox_trainer_agree(trainer, status, "the claim of the run's folder"); /* before anything is deleted */
     if (status != OX_OK) {
         return status;
     }
@@ -450,7 +450,7 @@ static enum ox_status read_checkpoint(struct ox_trainer *trainer, const char *pa
     if (status == OX_OK && ox_trainer_leads(trainer)) { /* before a store is removed for it */
         status = ox_checkpoint_check_trained(path, ox_hf_model(trainer->folder));
     }
-    status = ox_trainer_settle(trainer, status, "the checkpoint");
+    status = ox_trainer_agree(trainer, status, "the checkpoint");
     OX_THEN(status, ox_checkpoint_read_state(path, &found));
     return status == OX_OK ? take_state(trainer, &found, path) : status;
 }
@@ -497,7 +497,7 @@ static uint64_t find_checkpoint(const struct ox_trainer *trainer, char *path) {
 static enum ox_status open_run(struct ox_trainer *trainer) {
     bool made = false;
     const enum ox_status status =
-        ox_trainer_settle(trainer, claim_folder(trainer, &made), "the claim of the run's folder");
+        ox_trainer_agree(trainer, claim_folder(trainer, &made), "the claim of the run's folder");
     return status == OX_OK ? ox_run_find_identity(trainer, &trainer->identity) : status;
 }
 
@@ -507,7 +507,7 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     enum ox_status status = open_run(trainer);
     OX_THEN(status, ox_run_check_drives_given(trainer));
     OX_THEN(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
-    status = ox_trainer_settle(trainer, status, "the drives of the run");
+    status = ox_trainer_agree(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
     OX_THEN(status, resume_store(trainer, newest_step, path, &resumed));
     snprintf(origin, OX_PATH_BYTES, "%s", resumed ? "the store's last commit" : path);

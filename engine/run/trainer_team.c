@@ -18,7 +18,7 @@ bool ox_trainer_leads(const struct ox_trainer *trainer) {
     return ox_team_leads(trainer->team);
 }
 
-enum ox_status ox_trainer_settle(const struct ox_trainer *trainer, enum ox_status status, const char *what) {
+enum ox_status ox_trainer_agree(const struct ox_trainer *trainer, enum ox_status status, const char *what) {
     ox_team_abort(trainer->team, status);
     return status == OX_OK ? ox_team_agree(trainer->team, OX_TEAM_RUN, OX_OK, what) : status;
 }
@@ -154,7 +154,7 @@ enum ox_status ox_trainer_in_turn(struct ox_trainer *trainer, enum ox_status (*f
     if (trainer->team == NULL) {
         return status;
     }
-    status = ox_trainer_settle(trainer, status, what);
+    status = ox_trainer_agree(trainer, status, what);
     return status == OX_OK && !ox_trainer_leads(trainer) ? fn(trainer) : status;
 }
 
@@ -175,7 +175,7 @@ enum ox_status ox_trainer_check_shared(const struct ox_trainer *trainer) {
             nanosleep(&(struct timespec){.tv_nsec = TRY_NS}, NULL);
         }
     }
-    return ox_trainer_settle(trainer, same ? OX_OK
+    return ox_trainer_agree(trainer, same ? OX_OK
                              : ox_fail(OX_E_CONFIG, "--output %s: is not the folder in which process 0 has begun the "
                                        "run; give one that all processes share", folder), "the run's folder");
 }

@@ -266,7 +266,7 @@ static bool move_jobs(struct ox_comm_group *group) {
 }
 
 /* A process that is lost leaves with all its ranks. Process 0 says so to all; each finds out by itself that process 0
- * is lost, and waits no longer for what it has told that one. */
+ * is lost, and drops messages pending for it. */
 static void lose(struct ox_comm_group *group, uint32_t process, const char *how) {
     struct ox_comm_remote *const remote = group->remote;
     char text[OX_WIRE_NAME_BYTES + 128];

@@ -36,6 +36,8 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     struct ox_step_state *const step = &rank->step;
     const bool train = own_work && step->plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(!step->input->stays || ox_plan_may_stay(&rank->plan->input));
+    OX_ASSERT(ox_pending_is_valid(&rank->pending, rank->store != NULL));
+    OX_ASSERT(ox_planes_state_is_valid(&rank->planes, &rank->pending));
     /* Tasks ask what was due when the step began, while its own updates change what is pending. */
     memcpy(rank->due.now, rank->due.pending, unit_count(rank));
     step->pending_stays = rank->pending.exists && rank->pending.stays;

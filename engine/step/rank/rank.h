@@ -58,6 +58,12 @@ struct ox_pending {
     uint32_t meta_bytes;
     unsigned char meta[OX_STORE_META_BYTES_MAX];
 };
+/* Whether what is said of a pending update can be true together: it leads on from the step that it begins with, a
+ * transaction needs a store, and with a store a failure goes back to the commit instead. */
+static inline bool ox_pending_is_valid(const struct ox_pending *pending, bool has_store) {
+    return pending->exists ? pending->step > pending->base_step && (has_store ? !pending->failed : !pending->begun)
+                           : !pending->failed;
+}
 
 /* What an UPDATE task does. */
 struct ox_update_args {
@@ -89,6 +95,12 @@ struct ox_planes_state {
     bool must_take_back; /* those of speculative units may not be those of `step` */
     uint64_t lost_step; /* the step that was pending when a later one failed; 0 = none */
 };
+/* Whether the planes are said to be at one step: a lost step is later than the one that they have gone back to, and
+ * nothing is pending on planes of another step. */
+static inline bool ox_planes_state_is_valid(const struct ox_planes_state *planes, const struct ox_pending *pending) {
+    return (planes->lost_step == 0 || planes->lost_step > planes->step) &&
+           (!pending->exists || pending->step == planes->step);
+}
 
 struct ox_tee_state {
     struct ox_tee to; /* chunk is NULL: none */
