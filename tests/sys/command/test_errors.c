@@ -452,12 +452,13 @@ static void test_quiet(void) {
     expect_quiet("model folder: ");
     files_remove_folder(output);
     char *const text = files_read(text_path, NULL); /* in a file that no run was trained on */
-    const char *const other = files_write_text("other.txt", text);
+    files_write_text("other.txt", text);
+    files_write_text("another.txt", text);
     free(text);
     begin("eval");
     sys_args_word(&args, "--model=%s", trained);
-    sys_args_word(&args, "--data=%s", other);
-    sys_args_word(&args, "--data=%s:2", other);
+    sys_args_word(&args, "--data=%s", test_path("other.txt"));
+    sys_args_word(&args, "--data=%s:2", test_path("another.txt"));
     sys_args_add(&args, "--quiet --max-seq-length 16 --max-windows 2");
     expect_quiet("total: loss ");
     begin("export");
