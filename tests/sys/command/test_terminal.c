@@ -52,8 +52,10 @@ static void test_train(const char *model, const char *text, unsigned columns, co
                         " 11 --logging-steps 10 --compute-threads 1 --optimizer-threads 1");
     run(columns, words, then);
     const char *const line = strstr(rows, "\nstep 30/30");
+    /* What was on its way when the width changed is drawn for the old one, and may stay. */
+    const unsigned most = words != NULL ? 6 : 5;
     expect(strstr(rows, "\nstep 10/30") != NULL && strstr(rows, "\nstep 20/30") != NULL &&
-           count_of(rows, "\nstep ") <= 5,
+           count_of(rows, "\nstep ") <= most,
            "the lines of --logging-steps are left, and those of steps that were saved");
     expect(line != NULL && count_of(line, "\nsaved ") == 1,
            "the last of them above the message of the last checkpoint");
