@@ -294,7 +294,7 @@ test: deps
 # The whole suite runs under AddressSanitizer and UBSan, and tests of threads and drives under ThreadSanitizer.
 check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
-	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool arena io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks rank_faults process_faults soak"
+	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool arena io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks pipe rank_faults process_faults soak"
 
 # Sweeps take every stride (tests/README.md says which), and a program may take half an hour.
 test-all: deps
