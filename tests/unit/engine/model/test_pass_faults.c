@@ -374,7 +374,8 @@ static void every_breach(const struct ox_schedule *proper, struct ox_schedule *m
     for (uint32_t k = 0; ox_pass_is_backward(mutant->pass) && k < whole->list.node_count; k++) {
         const struct ox_node *const node = &whole->list.nodes[k];
         const bool trains = ox_node_row_of(node)->weight_count > 0 && ox_list_trains(&whole->list, node->role);
-        for (int role = 0; trains && role < OX_ROLE_COUNT; role++) {
+        const int past = OX_ROLE_COUNT + 1 - (int)ox_node_row_of(node)->weight_count; /* all its roles are some */
+        for (int role = 0; trains && role < past; role++) {
             mutant->list.nodes[k].role = (enum ox_role)role;
             const bool is_same = role == (int)node->role || role + 1 == (int)node->role; /* a bias may be it too */
             CHECK(is_same || ox_schedule_check(mutant) != OX_OK); /* a tensor without its addition */
