@@ -208,7 +208,8 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
     enum ox_status status = ox_shape_config(&shape, &json);
     OX_THEN(status, ox_model_config_parse(shape.name, json, config));
     json_decref(json);
-    if (status == OX_OK && config->mixture.router.experts > 0 && rule == NULL) {
+    /* Also where what the family's own defaults come to is refused. */
+    if (config->mixture.router.experts > 0 && rule == NULL) {
         return ox_fail(OX_E_CONFIG, "--like %s: no shape of this mixture of experts is chosen for --params; give "
                        "mixtral, granitemoe, olmoe or qwen3_moe, or the name of a known shape without --params",
                        request->family);

@@ -99,6 +99,9 @@ static void test_refused(void) {
     request.family = "gpt_oss"; /* would have far more than that */
     CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "give mixtral") != NULL);
+    request.family = "deepseek_v2"; /* whose own defaults are refused, before anything is chosen */
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "give mixtral") != NULL);
     request.family = "mixtral-8x7b";
     CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "leave --params out, or give --like mixtral") != NULL);
