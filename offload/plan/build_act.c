@@ -146,16 +146,12 @@ static void receive_dx(struct ox_builder *b, struct act act) {
     *ox_build_act_slot(b, b->scratch->arrived_dx, act.stage_idx, act.mb_idx) = dx;
 }
 
-static uint64_t entry_of(const struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
-    return ((uint64_t)(backward ? b->plan->stage_count : 0) + stage_idx) * b->plan->micro_batches + mb_idx;
-}
-
 /* What makes a transfer, as an entry of times: the input of a stage is made by the forward before; the gradient of the
  * input of a stage by its backward, or by the head. */
 static uint64_t made_at(const struct ox_builder *b, const struct ox_build_arrival *arrival) {
     const uint32_t maker = arrival->is_dx ? arrival->stage_idx : arrival->stage_idx - 1;
     const bool backward = arrival->is_dx && ox_build_stage(b, maker)->kind != OX_PLAN_HEAD;
-    return b->scratch->times.end[entry_of(b, maker, arrival->mb_idx, backward)];
+    return b->scratch->times.end[ox_pipe_entry(&b->in->model, maker, arrival->mb_idx, backward)];
 }
 
 static int by_time(const void *a, const void *b, void *context) {
@@ -186,8 +182,8 @@ static void set_commit_time(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
         const struct ox_plan_unit *const unit = ox_build_unit(b, i);
         if (unit->trained) {
-            b->commit_time = ox_max_u64(b->commit_time,
-                                        b->scratch->times.begin[entry_of(b, unit->stage_idx, 0, false)]);
+            const uint64_t entry = ox_pipe_entry(&b->in->model, unit->stage_idx, 0, false);
+            b->commit_time = ox_max_u64(b->commit_time, b->scratch->times.begin[entry]);
         }
     }
 }
@@ -232,7 +228,7 @@ static void receive_until(struct ox_builder *b, uint64_t time) {
 /* What is made while the task runs has its place by then, so that nobody waits for memory that the task still uses. */
 void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
     if (ox_plan_pipe(b->in) > 1) {
-        const uint64_t entry = entry_of(b, stage_idx, mb_idx, backward);
+        const uint64_t entry = ox_pipe_entry(&b->in->model, stage_idx, mb_idx, backward);
         receive_until(b, b->scratch->times.end[entry] - 1);
         commit_by(b, b->scratch->times.begin[entry]);
     }
@@ -242,7 +238,7 @@ void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, 
  * other, each into the place of what it sends. */
 void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
     if (ox_plan_pipe(b->in) > 1) {
-        receive_until(b, b->scratch->times.end[entry_of(b, stage_idx, mb_idx, backward)]);
+        receive_until(b, b->scratch->times.end[ox_pipe_entry(&b->in->model, stage_idx, mb_idx, backward)]);
     }
 }
 

@@ -27,8 +27,9 @@ static bool shares_unit(const struct ox_plan_stage *a, const struct ox_plan_stag
     return false;
 }
 
-static double work_of(const struct ox_plan_model *model, const struct ox_plan_stage *stage) {
-    if (ox_pipe_most_flops(model) > 0) {
+/* `known`: the model says what its passes take. */
+static double work_of(const struct ox_plan_stage *stage, bool known) {
+    if (known) {
         return ox_pipe_flops(&stage->forward.work) * (stage->kind == OX_PLAN_HEAD ? 0 : 1) +
                ox_pipe_flops(&stage->backward.work);
     }
@@ -36,10 +37,11 @@ static double work_of(const struct ox_plan_model *model, const struct ox_plan_st
 }
 
 static uint32_t list_parts(const struct ox_plan_model *model, struct part *out) {
+    const bool known = ox_pipe_most_flops(model) > 0;
     uint32_t count = 0;
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const struct ox_plan_stage *const stage = &model->stages[i];
-        const double work = work_of(model, stage);
+        const double work = work_of(stage, known);
         if (i > 0 && (stage->starts_back > 0 || shares_unit(stage, &model->stages[i - 1]))) {
             out[count - 1].past = i + 1;
             out[count - 1].work += work;
@@ -120,39 +122,6 @@ static void deal(const struct ox_plan_model *model, const struct part *parts, ui
     give(model, parts[count - 1], heavy, out);
 }
 
-/* Memory in which owner maps are tried. */
-struct trial {
-    struct ox_plan_input in;
-    struct ox_pipe_room room;
-    struct ox_pipe_visit *visits;
-    struct ox_pipe_times times;
-};
-
-static void close_trial(struct trial *trial) {
-    free(trial->room.sweeps);
-    free(trial->room.stages);
-    free(trial->room.runs);
-    free(trial->visits);
-    free(trial->times.begin);
-    free(trial->times.end);
-}
-
-static enum ox_status open_trial(const struct ox_plan_model *model, uint32_t pipe, struct trial *out) {
-    const size_t passes = 2 * (size_t)model->stage_count * model->micro_batches, stages = model->stage_count + 1u;
-    *out = (struct trial){.in = {.model = *model,
-                                 .ranks = {.count = pipe, .pipe = pipe, .sum_groups = 1},
-                                 .placement = {.tiles = 1}}};
-    out->room.sweeps = calloc(passes, sizeof *out->room.sweeps);
-    out->room.stages = calloc(stages, sizeof *out->room.stages);
-    out->room.runs = calloc(stages, sizeof *out->room.runs);
-    out->visits = calloc(passes, sizeof *out->visits);
-    out->times.begin = calloc(passes, sizeof *out->times.begin);
-    out->times.end = calloc(passes, sizeof *out->times.end);
-    const bool room = out->room.sweeps != NULL && out->room.stages != NULL && out->room.runs != NULL &&
-                      out->visits != NULL && out->times.begin != NULL && out->times.end != NULL;
-    return room ? OX_OK : ox_fail(OX_E_NOMEM, "pipeline: no memory for %zu passes of stages", passes);
-}
-
 /* Whether a coordinate has something to train. */
 static bool trains(const struct ox_plan_model *model, const struct ox_plan_ranks *ranks, uint32_t at) {
     bool any = model->eval_only;
@@ -179,14 +148,15 @@ static enum ox_status deal_best(const struct ox_plan_model *model, const struct 
     const uint32_t rounds = (count - 1) / pipe > 1 ? (count - 1) / pipe : 1;
     uint64_t best = UINT64_MAX;
     uint32_t heavy = 0, skips = 0;
-    struct trial trial;
-    const enum ox_status status = open_trial(model, pipe, &trial);
+    struct ox_plan_input in = {.model = *model, .ranks = {.count = pipe, .pipe = pipe, .pipe_of = out, .sum_groups = 1},
+                               .placement = {.tiles = 1}};
+    struct ox_pipe_trial trial;
+    const enum ox_status status = ox_pipe_trial_open(model, &trial);
     for (uint32_t at = 0; at < (tied ? 1 : pipe) && status == OX_OK; at++) {
         for (uint32_t by = 0; by < rounds && by < 8; by++) {
             deal(model, parts, count, pipe, at, by, out);
-            trial.in.ranks.pipe_of = out;
-            const bool ends = all_train(model, &trial.in.ranks) &&
-                              ox_pipe_time(&trial.in, true, &trial.room, trial.visits, &trial.times);
+            const bool ends = all_train(model, &in.ranks) &&
+                              ox_pipe_time(&in, true, &trial.room, trial.visits, &trial.times);
             if (ends && trial.times.last < best) {
                 best = trial.times.last;
                 heavy = at;
@@ -194,7 +164,7 @@ static enum ox_status deal_best(const struct ox_plan_model *model, const struct 
             }
         }
     }
-    close_trial(&trial);
+    ox_pipe_trial_close(&trial);
     deal(model, parts, count, pipe, heavy, skips, out);
     return status;
 }
@@ -261,10 +231,9 @@ static bool has_runs(const struct ox_plan_model *model, const struct ox_plan_ran
 static bool has_even_work(const struct ox_plan_ranks *ranks) {
     struct ox_sums sums = {.micro_batches = ranks->micro_batches, .groups = ranks->sum_groups,
                            .ranks = ranks->count / ranks->pipe};
-    bool even = true;
+    bool even = ranks->micro_batches % sums.ranks == 0;
     for (sums.rank = 0; sums.rank < sums.ranks && sums.ranks > 1 && even; sums.rank++) {
-        even = ox_sums_count(&sums) == ranks->micro_batches / sums.ranks &&
-               ranks->micro_batches % sums.ranks == 0;
+        even = ox_sums_count(&sums) == ranks->micro_batches / sums.ranks;
     }
     return even;
 }

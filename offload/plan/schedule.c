@@ -5,6 +5,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <stdlib.h>
+
 /* ---- sweeps --------------------------------------------------------------------------------------- */
 
 static uint32_t own_stages(const struct ox_pipe_shape *shape) {
@@ -157,11 +159,6 @@ struct timing {
     bool train;
 };
 
-static uint64_t entry(const struct timing *t, uint32_t stage_idx, uint32_t mb_idx, bool backward) {
-    const struct ox_plan_model *const model = &t->in->model;
-    return ((uint64_t)(backward ? model->stage_count : 0) + stage_idx) * model->micro_batches + mb_idx;
-}
-
 /* When what the visit computes with is there; UINT64_MAX: not yet known. An end of 0 is one that is not known. */
 static uint64_t ready_at(const struct timing *t, const struct ox_pipe_visit *visit, uint32_t mb_idx) {
     const struct ox_plan_model *const model = &t->in->model;
@@ -171,7 +168,7 @@ static uint64_t ready_at(const struct timing *t, const struct ox_pipe_visit *vis
     }
     const uint32_t from = visit->backward ? visit->stage_idx + 1 : visit->stage_idx - 1;
     const bool back = visit->backward && model->stages[from].kind != OX_PLAN_HEAD;
-    const uint64_t end = t->out->end[entry(t, from, mb_idx, back)];
+    const uint64_t end = t->out->end[ox_pipe_entry(model, from, mb_idx, back)];
     return end == 0 ? UINT64_MAX : end;
 }
 
@@ -186,7 +183,7 @@ static bool go_on(const struct timing *t, struct walk *walk) {
                 return moved;
             }
             const uint64_t cost = cost_of(&t->in->model, visit->stage_idx, visit->backward, t->most, t->train);
-            const uint64_t idx = entry(t, visit->stage_idx, walk->mb_idx, visit->backward);
+            const uint64_t idx = ox_pipe_entry(&t->in->model, visit->stage_idx, walk->mb_idx, visit->backward);
             t->out->begin[idx] = ox_max_u64(walk->free, ready);
             t->out->end[idx] = walk->free = t->out->begin[idx] + cost;
             walk->busy += cost;
@@ -230,4 +227,26 @@ bool ox_pipe_time(const struct ox_plan_input *input, bool train, const struct ox
         out->idle += out->last - walks[at].busy;
     }
     return ended;
+}
+
+enum ox_status ox_pipe_trial_open(const struct ox_plan_model *model, struct ox_pipe_trial *out) {
+    const size_t passes = 2 * (size_t)model->stage_count * model->micro_batches, stages = model->stage_count + 1u;
+    *out = (struct ox_pipe_trial){.visits = calloc(passes, sizeof *out->visits)};
+    out->room.sweeps = calloc(passes, sizeof *out->room.sweeps);
+    out->room.stages = calloc(stages, sizeof *out->room.stages);
+    out->room.runs = calloc(stages, sizeof *out->room.runs);
+    out->times.begin = calloc(passes, sizeof *out->times.begin);
+    out->times.end = calloc(passes, sizeof *out->times.end);
+    const bool room = out->room.sweeps != NULL && out->room.stages != NULL && out->room.runs != NULL &&
+                      out->visits != NULL && out->times.begin != NULL && out->times.end != NULL;
+    return room ? OX_OK : ox_fail(OX_E_NOMEM, "pipeline: no memory for %zu passes of stages", passes);
+}
+
+void ox_pipe_trial_close(struct ox_pipe_trial *trial) {
+    free(trial->room.sweeps);
+    free(trial->room.stages);
+    free(trial->room.runs);
+    free(trial->visits);
+    free(trial->times.begin);
+    free(trial->times.end);
 }

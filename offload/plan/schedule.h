@@ -1,5 +1,6 @@
-/* Who computes what of a pipeline, and in which order: the owner map, the sweeps of each coordinate, and when what one
- * coordinate makes can reach another. Pure functions. The builder walks sweeps and knows no schedule by name. */
+/* The schedule of a pipeline: the owner map, the sweeps of each coordinate, and when what one coordinate makes can
+ * reach another. The functions are pure, but for those that take memory and give it back. The builder walks sweeps and
+ * knows no schedule by name. */
 #ifndef OX_OFFLOAD_SCHEDULE_H
 #define OX_OFFLOAD_SCHEDULE_H
 
@@ -53,16 +54,30 @@ double ox_pipe_flops(const struct ox_plan_work *work);
 double ox_pipe_most_flops(const struct ox_plan_model *model);
 
 /* When each micro-batch begins at each stage and ends there, if every coordinate works without waiting for more than
- * what it computes with, and transfers take no time. Times are in parts of a block's work; entries are numbered
- * (backward ? stage_count : 0) + stage_idx, times micro_batches, plus mb_idx. */
+ * what it computes with, and transfers take no time. Times are in parts of a block's work; ox_pipe_entry
+ * numbers them. */
 struct ox_pipe_times {
     uint64_t *begin, *end;
     uint64_t last; /* the end of the step */
     uint64_t idle; /* sum over coordinates until then */
 };
+static inline uint64_t ox_pipe_entry(const struct ox_plan_model *model, uint32_t stage_idx, uint32_t mb_idx,
+                                     bool backward) {
+    return ((uint64_t)(backward ? model->stage_count : 0) + stage_idx) * model->micro_batches + mb_idx;
+}
 /* False: coordinates wait for each other in a circle. `visits` has room for those of all coordinates. */
 bool ox_pipe_time(const struct ox_plan_input *input, bool train, const struct ox_pipe_room *room,
                   struct ox_pipe_visit *visits, struct ox_pipe_times *out);
+
+/* Memory in which schedules of a model are followed apart from a plan. */
+struct ox_pipe_trial {
+    struct ox_pipe_room room;
+    struct ox_pipe_visit *visits;
+    struct ox_pipe_times times;
+};
+/* OX_E_NOMEM; close the trial in any case. */
+OX_MUST enum ox_status ox_pipe_trial_open(const struct ox_plan_model *model, struct ox_pipe_trial *out);
+void ox_pipe_trial_close(struct ox_pipe_trial *trial);
 
 /* Writes an owner map that divides the work evenly: the coordinate of each unit. The model has its micro-batches. */
 OX_MUST enum ox_status ox_pipe_owners(const struct ox_plan_model *model, uint32_t pipe, enum ox_pipe_schedule schedule,

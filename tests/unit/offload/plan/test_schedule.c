@@ -66,33 +66,6 @@ static void own(struct pipe *pipe, uint32_t ranks, bool in_turn) {
     }
 }
 
-struct trial {
-    struct ox_pipe_room room;
-    struct ox_pipe_visit *visits;
-    struct ox_pipe_times times;
-};
-
-static void open_trial(const struct ox_plan_model *model, struct trial *out) {
-    const size_t passes = 2 * (size_t)model->stage_count * model->micro_batches;
-    out->room.sweeps = calloc(passes, sizeof *out->room.sweeps);
-    out->room.stages = calloc(model->stage_count + 1u, sizeof *out->room.stages);
-    out->room.runs = calloc(model->stage_count + 1u, sizeof *out->room.runs);
-    out->visits = calloc(passes, sizeof *out->visits);
-    out->times.begin = calloc(passes, sizeof *out->times.begin);
-    out->times.end = calloc(passes, sizeof *out->times.end);
-    OX_ASSERT(out->room.sweeps != NULL && out->room.stages != NULL && out->room.runs != NULL && out->visits != NULL &&
-              out->times.begin != NULL && out->times.end != NULL);
-}
-
-static void close_trial(struct trial *trial) {
-    free(trial->room.sweeps);
-    free(trial->room.stages);
-    free(trial->room.runs);
-    free(trial->visits);
-    free(trial->times.begin);
-    free(trial->times.end);
-}
-
 /* ---- beside PyTorch ------------------------------------------------------------------------------- */
 
 static uint32_t whole_number(const json_t *of, const char *key) {
@@ -112,7 +85,7 @@ static enum ox_pipe_schedule schedule_of(const char *name) {
 }
 
 /* The list of one rank in words: F and B, the stage, the micro-batch. */
-static void check_order(const struct pipe *pipe, struct trial *trial, uint32_t at, const char *expected) {
+static void check_order(const struct pipe *pipe, struct ox_pipe_trial *trial, uint32_t at, const char *expected) {
     static char text[1 << 16];
     const uint32_t count = ox_pipe_visits(&pipe->in, at, true, &trial->room, trial->visits);
     size_t used = 0;
@@ -139,15 +112,15 @@ static void test_torch(void) {
         const enum ox_pipe_schedule schedule = schedule_of(json_string_value(json_object_get(one, "schedule")));
         const uint32_t ranks = whole_number(one, "ranks"), chunks = whole_number(one, "chunks");
         struct pipe pipe;
-        struct trial trial;
+        struct ox_pipe_trial trial;
         make_pipe(&pipe, ranks * chunks, true, ranks, whole_number(one, "micro_batches"), schedule, chunks);
         own(&pipe, ranks, true);
-        open_trial(&pipe.in.model, &trial);
+        REQUIRE_OK(ox_pipe_trial_open(&pipe.in.model, &trial));
         for (uint32_t at = 0; at < ranks; at++) {
             check_order(&pipe, &trial, at, json_string_value(json_array_get(json_object_get(one, "order"), at)));
         }
         CHECK(ox_pipe_time(&pipe.in, true, &trial.room, trial.visits, &trial.times));
-        close_trial(&trial);
+        ox_pipe_trial_close(&trial);
     }
     json_decref(all);
 }
@@ -157,12 +130,12 @@ static void test_torch(void) {
 /* Over the work: GPipe and 1F1B (p - 1) / m, interleaved (p - 1) / (v m), vertical in turn p (p - 1) / (S m). */
 static void check_idle(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t micro_batches, uint32_t chunks) {
     struct pipe pipe;
-    struct trial trial;
+    struct ox_pipe_trial trial;
     const bool in_turn = schedule == OX_PIPE_VERTICAL || schedule == OX_PIPE_INTERLEAVED;
     const uint32_t runs = in_turn ? chunks : 1, stages = ranks * runs;
     make_pipe(&pipe, stages, true, ranks, micro_batches, schedule, chunks);
     own(&pipe, ranks, in_turn);
-    open_trial(&pipe.in.model, &trial);
+    REQUIRE_OK(ox_pipe_trial_open(&pipe.in.model, &trial));
     CHECK(ox_pipe_time(&pipe.in, true, &trial.room, trial.visits, &trial.times));
     const uint64_t work = 1500000ull * stages * micro_batches; /* of all ranks, in parts of a backward */
     const double share = schedule == OX_PIPE_VERTICAL ? (double)ranks * (ranks - 1) / (stages * micro_batches)
@@ -173,7 +146,7 @@ static void check_idle(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t 
                ox_pipe_schedule_name(schedule), ranks, micro_batches, runs, idle, share);
     }
     CHECK(idle >= share * 0.9999 && idle <= share * 1.0001);
-    close_trial(&trial);
+    ox_pipe_trial_close(&trial);
 }
 
 static void test_idle(void) {
