@@ -184,6 +184,16 @@ void sys_args_drive(struct sys_args *args, const char *name, const char *bytes) 
     sys_args_word(args, "--nvme=%s:%s", files_make_folder(name), bytes);
 }
 
+void sys_args_on_drive(struct sys_args *args, const char *output) {
+    sys_args_add(args, "--weights-tier nvme --state-tier nvme --grads-tier nvme");
+    sys_args_drive(args, plain_pathf("%s-drive", output), "32MiB");
+}
+
+void sys_remove_run(const char *output) {
+    files_remove_folder(test_path(output));
+    files_remove_folder(test_pathf("%s-drive", output));
+}
+
 void sys_args_limit(struct sys_args *args, int resource, rlim_t most) {
     CHECK(args->limit_count < SYS_LIMITS_MAX);
     args->limits[args->limit_count++] = (struct sys_limit){resource, most};
@@ -351,6 +361,14 @@ void sys_run_well(const struct sys_args *args, struct sys_process *process) {
                process->outcome.signal_number, process->outcome.out, process->outcome.err);
         exit(1);
     }
+}
+
+void sys_interrupt(struct sys_args *args, struct sys_process *process, const char *words, int signal_number) {
+    sys_args_leash(args);
+    sys_start(args, process);
+    CHECK(sys_await(process, words));
+    kill(process->pid, signal_number);
+    sys_wait(process);
 }
 
 bool sys_said(const struct sys_process *process, const char *words) {

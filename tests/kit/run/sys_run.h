@@ -58,6 +58,9 @@ void sys_args_begin(struct sys_args *args, const char *command);
 void sys_args_train(struct sys_args *args, const char *model, const char *data, const char *output);
 /* Adds a drive of so many bytes ("32MiB") in the test's folder, whose folder is made where it is missing. */
 void sys_args_drive(struct sys_args *args, const char *name, const char *bytes);
+/* Puts weights, state and gradients on a drive of the run's own, 32 MiB of "OUTPUT-drive"; removes both folders. */
+void sys_args_on_drive(struct sys_args *args, const char *output);
+void sys_remove_run(const char *output);
 /* Adds the words of a text, parted at spaces that no \ is before; then a single word that may hold spaces. */
 void sys_args_add(struct sys_args *args, const char *words);
 /* Limits the program, as ulimit does, but not the test: a thread of OpenBLAS that starts within a limit of memory tries
@@ -96,6 +99,8 @@ void sys_wait(struct sys_process *process);
 void sys_run(const struct sys_args *args, struct sys_process *process);
 /* Starts and waits; a status other than 0 ends the test and prints what the program said. */
 void sys_run_well(const struct sys_args *args, struct sys_process *process);
+/* Starts on a leash, sends a signal where the program has said `words`, and waits for its end. */
+void sys_interrupt(struct sys_args *args, struct sys_process *process, const char *words, int signal_number);
 /* Whether an ended program has said these words on stderr. */
 bool sys_said(const struct sys_process *process, const char *words);
 /* Notes a failure, and prints how the program ended and what it said. */

@@ -20,7 +20,6 @@ static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --s
                              "--eval-fraction 0.1 --save-total-limit 0 --learning-rate 1e-2 --save-steps 2";
 static const char scale[] = "--lora-r 3 --lora-alpha 6";
 static const char *modules = "--lora-target-modules all-linear";
-static const char on_drive[] = "--weights-tier nvme --state-tier nvme --grads-tier nvme";
 
 static struct sys_args args;
 static struct sys_process process;
@@ -35,8 +34,7 @@ static void begin(const char *model, const char *output, const char *more) {
 static void run(const char *output, const char *more, bool has_drive) {
     begin(test_path("base"), output, more);
     if (has_drive) {
-        sys_args_add(&args, on_drive);
-        sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
+        sys_args_on_drive(&args, output);
     }
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.out, "adapter folder: ") != NULL);
@@ -46,11 +44,6 @@ static void run_adapted(const char *output, const char *more, bool has_drive) {
     char words[512];
     snprintf(words, sizeof words, "%s %s %s", scale, modules, more);
     run(output, words, has_drive);
-}
-
-static void remove_run(const char *name) {
-    files_remove_folder(test_path(name));
-    files_remove_folder(test_pathf("%s-drive", name));
 }
 
 static void export_model(const char *source, const char *target, const char *dtype) {
@@ -91,9 +84,9 @@ static void test_same_bits(void) {
             snprintf(words, sizeof words, "--dtype %s %s", dtypes[i], places[k].words);
             run_adapted("place", words, places[k].has_drive);
             CHECK(sys_same_runs("memory", "place", STEPS));
-            remove_run("place");
+            sys_remove_run("place");
         }
-        remove_run("memory");
+        sys_remove_run("memory");
     }
 }
 
@@ -113,14 +106,14 @@ static void test_dropout(void) {
         snprintf(words, sizeof words, "--lora-dropout 0.3 %s", places[k]);
         run_adapted("place", words, k % 2 == 0);
         CHECK(sys_same_runs("dropped", "place", STEPS));
-        remove_run("place");
+        sys_remove_run("place");
     }
     const char *const config = test_pathf("dropped/checkpoint-%d/adapter_config.json", STEPS);
     json_t *const json = json_load_file(config, 0, NULL);
     CHECK(json_real_value(json_object_get(json, "lora_dropout")) == 0.3);
     json_decref(json);
-    remove_run("memory");
-    remove_run("dropped");
+    sys_remove_run("memory");
+    sys_remove_run("dropped");
 }
 
 /* A run that is killed goes on from its store, one that is stopped from its checkpoint. */
@@ -132,25 +125,19 @@ static void test_resumes(void) {
             sys_args_add(&args, scale);
             sys_args_add(&args, modules);
             if (has_drive) {
-                sys_args_add(&args, on_drive);
-                sys_args_drive(&args, "parts-drive", "32MiB");
+                sys_args_on_drive(&args, "parts");
             }
             if (part == 2) {
                 sys_run_well(&args, &process);
                 break;
             }
-            sys_args_leash(&args);
-            sys_start(&args, &process);
-            CHECK(sys_await(&process, part == 0 ? "\nstep 2/" : "\nstep 4/"));
-            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
-            sys_wait(&process);
+            sys_interrupt(&args, &process, part == 0 ? "\nstep 2/" : "\nstep 4/", has_drive ? SIGKILL : SIGUSR2);
         }
         CHECK(sys_same_runs("whole", "parts", STEPS));
         begin(test_path("base"), "parts", "--resume latest --lora-r 3 --lora-alpha 12");
         sys_args_add(&args, modules);
         if (has_drive) {
-            sys_args_add(&args, on_drive);
-            sys_args_drive(&args, "parts-drive", "32MiB");
+            sys_args_on_drive(&args, "parts");
         }
         sys_run(&args, &process);
         if (process.outcome.exit_status != 2) {
@@ -160,13 +147,12 @@ static void test_resumes(void) {
         if (has_drive) {
             begin(test_path("base"), "parts", "--resume latest --lora-r 4 --lora-alpha 6");
             sys_args_add(&args, modules);
-            sys_args_add(&args, on_drive);
-            sys_args_drive(&args, "parts-drive", "32MiB");
+            sys_args_on_drive(&args, "parts");
             sys_run(&args, &process);
             CHECK(process.outcome.exit_status == 2 &&
                   sys_said(&process, "was made with other settings: --lora-r 3, now 4; give those of the run"));
         }
-        remove_run("parts");
+        sys_remove_run("parts");
     }
 }
 
@@ -230,7 +216,7 @@ static void test_merges_adapters_alone(void) {
 static void test_whole_modules(void) {
     static const char *const made[] = {"first", "base", "whole", "merged", "merged-0", "merged-1", "beside", "named"};
     for (unsigned i = 0; i < sizeof made / sizeof *made; i++) {
-        remove_run(made[i]);
+        sys_remove_run(made[i]);
     }
     make_base("gpt2");
     modules = "--lora-target-modules c_attn,mlp.c_proj --lora-modules-to-save lm_head,wte,ln_1 --lora-bias all";
@@ -271,8 +257,7 @@ static void test_changed_base(void) {
     refuse("--lora-alpha: the folder of --adapter says it; leave it out");
     begin(test_path("base"), "whole", "");
     sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
-    sys_args_add(&args, on_drive);
-    sys_args_drive(&args, "whole-drive", "32MiB");
+    sys_args_on_drive(&args, "whole");
     refuse("is a checkpoint of adapters; give the run's --lora-r or --adapter again");
     begin(test_path("base"), "whole", "--lora-r 4 --lora-alpha 6 --lora-target-modules all-linear");
     sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
@@ -289,8 +274,7 @@ static void test_changed_base(void) {
     begin(test_path("base"), "whole", scale);
     sys_args_add(&args, modules);
     sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
-    sys_args_add(&args, on_drive);
-    sys_args_drive(&args, "whole-drive", "32MiB");
+    sys_args_on_drive(&args, "whole");
     refuse("was trained beside other weights than");
 }
 

@@ -53,29 +53,19 @@ static void begin(unsigned row, const char *output, const char *more) {
     sys_args_add(&args, more);
 }
 
-static void add_drive(const char *output) {
-    sys_args_add(&args, "--weights-tier nvme --state-tier nvme --grads-tier nvme");
-    sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
-}
-
-static void remove_run(const char *name) {
-    files_remove_folder(test_path(name));
-    files_remove_folder(test_pathf("%s-drive", name));
-}
-
 static void compare(unsigned row, const char *output) {
     if (!sys_same_runs("memory", output, STEPS)) {
         printf("%s %s: %s\n", rows[row].kind, rows[row].words, output);
         CHECK(!"other bits");
     }
-    remove_run(output);
+    sys_remove_run(output);
 }
 
 static void check_row(unsigned row) {
     begin(row, "memory", "");
     sys_run_well(&args, &process);
     begin(row, "drive", "--prefetch-depth 0");
-    add_drive("drive");
+    sys_args_on_drive(&args, "drive");
     sys_run_well(&args, &process);
     compare(row, "drive");
     begin(row, "place", rows[row].divides ? "--ranks 2 --sharding full_shard" : "--optimizer-overlap off --tiles 2");
@@ -85,21 +75,17 @@ static void check_row(unsigned row) {
         for (int part = 0; part < 2; part++) {
             begin(row, "parts", part == 0 ? "" : "--resume latest");
             if (has_drive) {
-                add_drive("parts");
+                sys_args_on_drive(&args, "parts");
             }
             if (part == 1) {
                 sys_run_well(&args, &process);
                 break;
             }
-            sys_args_leash(&args);
-            sys_start(&args, &process);
-            CHECK(sys_await(&process, "\nstep 3/"));
-            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
-            sys_wait(&process);
+            sys_interrupt(&args, &process, "\nstep 3/", has_drive ? SIGKILL : SIGUSR2);
         }
         compare(row, "parts");
     }
-    remove_run("memory");
+    sys_remove_run("memory");
 }
 
 int main(void) {

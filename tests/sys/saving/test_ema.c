@@ -18,7 +18,6 @@ enum { STEPS = 6, ELEMS_MAX = 1 << 16 };
 static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --sum-groups 4 --max-seq-length 16 "
                              "--compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --max-steps 6 "
                              "--eval-fraction 0.1 --save-total-limit 0 --learning-rate 1e-2 --save-steps 1";
-static const char on_drive[] = "--weights-tier nvme --state-tier nvme --grads-tier nvme";
 
 static struct sys_args args;
 static struct sys_process process;
@@ -29,8 +28,7 @@ static void begin(const char *output, const char *more, bool has_drive) {
     sys_args_add(&args, common);
     sys_args_add(&args, more);
     if (has_drive) {
-        sys_args_add(&args, on_drive);
-        sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
+        sys_args_on_drive(&args, output);
     }
 }
 
@@ -108,11 +106,7 @@ static void test_resumes(void) {
     for (int part = 0; part < 2; part++) {
         begin("parts", part == 0 ? "--ema-decay 0.75" : "--ema-decay 0.75 --resume latest", true);
         if (part == 0) {
-            sys_args_leash(&args);
-            sys_start(&args, &process);
-            CHECK(sys_await(&process, "\nstep 3/"));
-            kill(process.pid, SIGKILL);
-            sys_wait(&process);
+            sys_interrupt(&args, &process, "\nstep 3/", SIGKILL);
         } else {
             sys_run_well(&args, &process);
         }

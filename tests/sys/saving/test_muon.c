@@ -24,16 +24,6 @@ static void begin(const char *output, const char *more) {
     sys_args_add(&args, more);
 }
 
-static void add_drive(const char *output) {
-    sys_args_add(&args, "--weights-tier nvme --state-tier nvme --grads-tier nvme");
-    sys_args_drive(&args, plain_pathf("%s-drive", output), "32MiB");
-}
-
-static void remove_run(const char *name) {
-    files_remove_folder(test_path(name));
-    files_remove_folder(test_pathf("%s-drive", name));
-}
-
 static void test_same_bits(const char *dtype) {
     static const struct {
         const char *words;
@@ -48,17 +38,17 @@ static void test_same_bits(const char *dtype) {
         begin("place", dtype);
         sys_args_add(&args, places[i].words);
         if (places[i].has_drive) {
-            add_drive("place");
+            sys_args_on_drive(&args, "place");
         }
         sys_run_well(&args, &process);
         CHECK(sys_same_runs("memory", "place", STEPS));
-        remove_run("place");
+        sys_remove_run("place");
     }
     begin("other", dtype);
     sys_args_add(&args, "--muon-ns-steps 3");
     sys_run_well(&args, &process);
     CHECK(!sys_same_runs("memory", "other", STEPS));
-    remove_run("other");
+    sys_remove_run("other");
 }
 
 /* After test_same_bits: a run that is killed goes on from its store, one that is stopped from its checkpoint. */
@@ -67,20 +57,16 @@ static void test_resumes(void) {
         for (int part = 0; part < 3; part++) {
             begin("parts", part == 0 ? "" : "--resume latest");
             if (has_drive) {
-                add_drive("parts");
+                sys_args_on_drive(&args, "parts");
             }
             if (part == 2) {
                 sys_run_well(&args, &process);
                 break;
             }
-            sys_args_leash(&args);
-            sys_start(&args, &process);
-            CHECK(sys_await(&process, part == 0 ? "\nstep 2/" : "\nstep 4/"));
-            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
-            sys_wait(&process);
+            sys_interrupt(&args, &process, part == 0 ? "\nstep 2/" : "\nstep 4/", has_drive ? SIGKILL : SIGUSR2);
         }
         CHECK(sys_same_runs("memory", "parts", STEPS));
-        remove_run("parts");
+        sys_remove_run("parts");
     }
 }
 
@@ -105,7 +91,7 @@ int main(void) {
     text_path = sys_write_text(24000);
     model_path = sys_write_model("llama");
     test_same_bits("--dtype bf16");
-    remove_run("memory");
+    sys_remove_run("memory");
     test_same_bits("");
     test_resumes();
     test_refused();

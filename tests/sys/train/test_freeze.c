@@ -69,11 +69,6 @@ static void run(const char *model, const char *output, const char *more, bool ha
     sys_run_well(&args, &process);
 }
 
-static void remove_run(const char *name) {
-    files_remove_folder(test_path(name));
-    files_remove_folder(test_pathf("%s-drive", name));
-}
-
 static bool holds(const char *file, const char *words) {
     char *text = NULL;
     size_t bytes = 0;
@@ -112,14 +107,14 @@ static void test_same_bits(void) {
             run(cases[i].narrow, "narrow-run", words, places[k].has_drive);
             CHECK(sys_same_runs("wide-run", "narrow-run", STEPS));
             CHECK(holds("narrow-run/run.json", cases[i].formats));
-            remove_run("narrow-run");
+            sys_remove_run("narrow-run");
         }
         CHECK(!holds("wide-run/run.json", "unit_formats"));
-        remove_run("wide-run");
+        sys_remove_run("wide-run");
     }
     run("half", "narrow-run", "--dtype bf16", false); /* compute reads hi alone, which is not the half */
     CHECK(!holds("narrow-run/run.json", "unit_formats"));
-    remove_run("narrow-run");
+    sys_remove_run("narrow-run");
 }
 
 /* Saved in 16 bits, halves are the folder's to the bit, in fp16 without masters beside them; from there a run goes on,
@@ -159,8 +154,8 @@ static void test_halves(void) {
         CHECK(holds("narrow-run/run.json", "-h-h-h:") == (way == 0));
     }
     steps = STEPS;
-    remove_run("narrow-run");
-    remove_run("wide-run");
+    sys_remove_run("narrow-run");
+    sys_remove_run("wide-run");
 }
 
 /* The number behind a path of keys in the plan of a model, as JSON. */
@@ -224,17 +219,13 @@ static void test_resumes(void) {
                 sys_run_well(&args, &process);
                 break;
             }
-            sys_args_leash(&args);
-            sys_start(&args, &process);
-            CHECK(sys_await(&process, part == 0 ? "\nstep 2/" : "\nstep 4/"));
-            kill(process.pid, has_drive ? SIGKILL : SIGUSR2);
-            sys_wait(&process);
+            sys_interrupt(&args, &process, part == 0 ? "\nstep 2/" : "\nstep 4/", has_drive ? SIGKILL : SIGUSR2);
             CHECK(unlink(test_path("gone/model.safetensors")) == 0 || part > 0);
         }
         CHECK(sys_same_runs("whole", "parts", STEPS));
         CHECK(holds("parts/run.json", "\"unit_formats\": \"-b-b-b:"));
         files_remove_folder(gone);
-        remove_run("parts");
+        sys_remove_run("parts");
     }
 }
 
