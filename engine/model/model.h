@@ -29,7 +29,8 @@ struct ox_tensor {
     uint32_t rank; /* 1 to 3 */
     uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
-    /* Of a tensor of all experts each unit with some of them has a part, under the name of all. */
+    /* A tensor of all experts is one in files; each unit with some of the experts has a part of it, under its
+     * name. */
     uint64_t whole;     /* the first extent of the tensor in files: shape[0], of a part more */
     uint64_t part_first; /* its first element within the tensor in files */
     uint32_t next_part; /* the part behind it; OX_NO_TENSOR: none */

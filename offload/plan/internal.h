@@ -65,8 +65,8 @@ struct ox_plan_scratch {
     struct ox_pipe_visit *visits; /* visit_cap: those of the rank; of all coordinates while times are followed */
     uint32_t visit_cap;
     bool of_pipe;
-    /* Of a pipeline: when stages begin and end; what arrives, in order; and per (stage, micro-batch) the buffers in
-     * which it did. */
+    /* A pipeline's rank follows when stages begin and end, lists what arrives in order, and notes for each (stage,
+     * micro-batch) the buffer in which it did. */
     struct ox_pipe_times times;
     struct ox_build_arrival *arrivals;
     uint32_t *arrived, *arrived_dx;

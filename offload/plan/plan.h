@@ -36,7 +36,7 @@ enum ox_lane_id {
     OX_LANE_OF_ONE_COUNT = OX_LANE_LINK,    /* lanes of a step without other ranks */
     OX_LANE_OF_DATA_COUNT = OX_LANE_LINK_IN /* lanes of a step without a pipeline */
 };
-/* So many tasks of a list are issued at most before the first of them has ended. */
+/* The executor issues at most as many tasks of a list before the first of them has ended. */
 enum { OX_RUN_AHEAD_TASKS = 64 };
 const char *ox_lane_name(enum ox_lane_id lane);
 
