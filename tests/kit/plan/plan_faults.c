@@ -1,5 +1,6 @@
 #include "tests/kit/plan/plan_faults.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 #include "offload/proof/proof.h"
 #include "tests/kit/test.h"
@@ -256,4 +257,17 @@ void plan_faults_sums(const struct plan_sample *s, struct ox_plan *plan, struct 
     for (uint32_t i = 0; i < plan->task_count; i += 1 + plan->task_count / 50) {
         plan_faults_refuse_size(s, plan, &plan->tasks[i].bytes, plan->tasks[i].bytes + 1, tally);
     }
+}
+
+enum ox_status plan_faults_check_ranks(struct ox_plan *const *plans, const struct ox_plan_input *inputs,
+                                       uint32_t count) {
+    enum { RANKS_MAX = 16 };
+    const struct ox_plan *all[RANKS_MAX];
+    const struct ox_plan_input *of[RANKS_MAX];
+    OX_ASSERT(count <= RANKS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        all[i] = plans[i];
+        of[i] = &inputs[i];
+    }
+    return ox_proof_check_ranks(all, of, count);
 }

@@ -31,4 +31,8 @@ void plan_faults_refuse_size(const struct plan_sample *s, struct ox_plan *plan, 
 void plan_faults_take_out(struct ox_plan *plan, uint32_t task_idx);
 void plan_faults_drop_use(struct ox_task *task, uint32_t use_idx);
 
+/* Whether the checker takes the plans of all ranks of a step together; at most 16. */
+enum ox_status plan_faults_check_ranks(struct ox_plan *const *plans, const struct ox_plan_input *inputs,
+                                       uint32_t count);
+
 #endif

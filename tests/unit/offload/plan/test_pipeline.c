@@ -27,13 +27,7 @@ struct box {
 };
 
 static enum ox_status check_box(const struct box *box) {
-    const struct ox_plan *plans[RANKS_MAX];
-    const struct ox_plan_input *inputs[RANKS_MAX];
-    for (uint32_t i = 0; i < box->count; i++) {
-        plans[i] = box->plans[i];
-        inputs[i] = &box->inputs[i];
-    }
-    return ox_proof_check_ranks(plans, inputs, box->count);
+    return plan_faults_check_ranks(box->plans, box->inputs, box->count);
 }
 
 /* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. */
