@@ -54,7 +54,8 @@ static const struct ox_option options[] = {
     {.name = "like", .placeholder = "NAME", .type = OX_OPT_TEXT, TEXT(vocab.like), .group = group_shape,
      .default_text = "llama", .commands = OX_CMD_INIT, .usual = OX_CMD_INIT,
      .help = "with --params: the family, llama, mistral, phi3, qwen2, qwen3, smollm3, gpt2 ..., or of mixtures "
-             "mixtral, granitemoe, olmoe, qwen3_moe; without: the name of a known shape, such as llama-3.1-8b"},
+             "mixtral, granitemoe, olmoe, qwen2_moe, qwen3_moe, gpt_oss, glm4_moe, deepseek_v3; without: the name of a "
+             "known shape, such as llama-3.1-8b"},
     {.name = "vocab-size", .alias = "vocab", .type = OX_OPT_U64, MEMBER(vocab.vocab_size), .min = 0, .max = 16777216,
      .group = group_shape, .default_text = "0", .commands = OX_CMD_INIT, .usual = OX_CMD_INIT,
      .help = "tokens of the model; 0: the tokenizer's, rounded up to a multiple of 64, or 32000 without one"},
