@@ -215,10 +215,11 @@ uint64_t ox_trainer_kept_bytes(const struct ox_trainer *trainer) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     for (uint32_t i = 0; i < ox_plan_rank_count(&plan->input); i++) {
-        const struct ox_plan_input *const input = &ox_engine_plan_at(plan, i)->input;
-        const uint32_t count = ox_engine_plan_at(plan, i)->train != NULL ? input->model.unit_count : 0;
+        const struct ox_engine_plan *const at = ox_engine_plan_at(plan, i);
+        const uint32_t count = at->train != NULL ? at->train->unit_count : 0;
         for (uint32_t unit_idx = 0; unit_idx < count; unit_idx++) {
-            ox_plan_adam_traffic(input, unit_idx, (struct ox_adam_work){.updates = true, .stays = true}, traffic);
+            ox_plan_adam_traffic(at->train, &at->input, unit_idx,
+                                 (struct ox_adam_work){.updates = true, .stays = true}, traffic);
         }
     }
     return traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_WEIGHTS] + traffic[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE];

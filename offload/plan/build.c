@@ -23,14 +23,14 @@ struct visit {
 static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_homes *const homes = ox_build_homes(b, unit_idx);
+    const struct ox_unit_rules *const rules = ox_build_rules(b, unit_idx);
     const uint64_t elems = b->in->table->shards[unit_idx].elem_count;
     s->weights_home[unit_idx] = s->state_home[unit_idx] = s->replaced[unit_idx] = s->gathered[unit_idx] = OX_NONE;
     if (!ox_build_holds(b, unit_idx)) {
         return;
     }
     if (homes->weights != OX_TIER_NVME) {
-        const uint64_t bytes = ox_plan_lo_in_state(b->in, unit_idx) ? elems * OX_HI_BYTES
-                                                                    : ox_plan_weight_bytes(b->in, unit_idx);
+        const uint64_t bytes = rules->lo_in_state ? elems * OX_HI_BYTES : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = ox_build_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only &&
@@ -38,9 +38,8 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
         s->state_home[unit_idx] = ox_build_resident(b, OX_BUF_STATE, homes->state,
                                                     ox_shard_unit_state_bytes(b->in->table, unit_idx), unit_idx);
     }
-    if (b->in->placement.overlap && !b->in->model.eval_only && ox_plan_saves_replaced(b->in, unit_idx)) {
-        s->replaced[unit_idx] = ox_build_resident(b, OX_BUF_REPLACED, OX_TIER_HOST,
-                                                  ox_plan_replaced_bytes(b->in, unit_idx), unit_idx);
+    if (b->in->placement.overlap && !b->in->model.eval_only && rules->saves_replaced) {
+        s->replaced[unit_idx] = ox_build_resident(b, OX_BUF_REPLACED, OX_TIER_HOST, rules->replaced_bytes, unit_idx);
     }
     if (ox_plan_has_resident_gathered(b->in)) {
         s->gathered[unit_idx] = ox_build_resident(b, OX_BUF_GATHERED, b->compute,
@@ -101,7 +100,7 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
 
 /* Whether compute reads lo in the state, because planes and state have their home in compute memory. */
 static bool reads_state(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_build_homes(b, unit_idx)->weights == b->compute && ox_plan_lo_in_state(b->in, unit_idx);
+    return ox_build_homes(b, unit_idx)->weights == b->compute && ox_build_rules(b, unit_idx)->lo_in_state;
 }
 
 /* Brings a whole unit together in compute memory; each rank has its slice in `slice`. Returns the unit's buffer. */
@@ -113,7 +112,7 @@ static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t
     }
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_LINK, slice, *whole);
     task->unit_idx = unit_idx;
-    if (ox_plan_lo_in_state(b->in, unit_idx) && slice == b->scratch->weights_home[unit_idx]) {
+    if (ox_build_rules(b, unit_idx)->lo_in_state && slice == b->scratch->weights_home[unit_idx]) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
     ox_build_count_peers(b, task);
@@ -126,7 +125,7 @@ static uint32_t upload(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     const uint32_t target = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_DEVICE, bytes, unit_idx);
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_H2D, at, target);
     task->unit_idx = unit_idx;
-    if (ox_plan_lo_in_state(b->in, unit_idx)) {
+    if (ox_build_rules(b, unit_idx)->lo_in_state) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
     ox_build_count_move(b, task);
@@ -151,7 +150,7 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
-    const bool takes_from_host = ox_plan_gathers(b->in) && ox_plan_gather_tier(b->in, unit_idx) == OX_TIER_HOST;
+    const bool takes_from_host = ox_plan_gathers(b->in) && ox_build_rules(b, unit_idx)->gather_tier == OX_TIER_HOST;
     const bool is_there = home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b));
     b->scratch->fetched[unit_idx] = is_there ? at : upload(b, unit_idx, at);
     return b->scratch->fetched[unit_idx];
@@ -604,6 +603,9 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     check_input(plan, input, kind);
     plan->kind = kind;
     plan->task_count = plan->buf_count = 0;
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        plan->rules[i] = ox_plan_unit_rules(input, i);
+    }
     plan->stream_buf = plan->written_buf = plan->counts_buf = plan->nonfinite_buf = OX_NONE;
     memset(plan->traffic, 0, sizeof plan->traffic);
     memset(plan->peak_bytes, 0, sizeof plan->peak_bytes);

@@ -333,7 +333,7 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
      * still there, or on the host once it has arrived. */
     const uint32_t unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
     const bool counts = last && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
-    const bool counts_here = counts && ox_plan_sums_on_device(b->in, unit_idx);
+    const bool counts_here = counts && ox_build_rules(b, unit_idx)->sums_on_device;
     if (counts_here) {
         ox_build_device_reduce(b, unit_idx, at);
     }

@@ -125,7 +125,7 @@ void ox_build_gather_totals(struct ox_builder *b) {
 }
 
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
-    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->in, task);
+    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->plan, b->in, task);
     ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);
     ox_build_count(b, task, OX_LINK_PEER_OUT, ox_task_traffic(task), bytes.out);
     ox_build_count(b, task, OX_LINK_H2D, ox_task_traffic(task), bytes.up);

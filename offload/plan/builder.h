@@ -47,17 +47,20 @@ static inline const struct ox_plan_grad *ox_build_grad(const struct ox_builder *
 static inline const struct ox_homes *ox_build_homes(const struct ox_builder *b, uint32_t unit_idx) {
     return &b->in->table->shards[unit_idx].homes;
 }
+static inline const struct ox_unit_rules *ox_build_rules(const struct ox_builder *b, uint32_t unit_idx) {
+    return &b->plan->rules[unit_idx];
+}
 /* Whether the rank's coordinate of the pipeline has the unit. */
 static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_plan_holds(b->in, unit_idx);
 }
 /* Whether the unit is updated on the device. */
 static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_plan_state_on_device(b->in, unit_idx) && ox_build_holds(b, unit_idx);
+    return ox_build_rules(b, unit_idx)->state_on_device && ox_build_holds(b, unit_idx);
 }
 /* Whether the unit is updated in the backward of its own step. */
 static inline bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->carries && ox_plan_is_speculative(b->in, unit_idx);
+    return b->carries && ox_build_rules(b, unit_idx)->speculative;
 }
 
 /* The first micro-batch of a tile, or with `tile` + 1 that of the next. */

@@ -21,11 +21,10 @@ struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_pla
     return usual;
 }
 
-enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx) {
-    if (!usual.carries || unit_idx >= input->model.unit_count || !input->model.units[unit_idx].trained ||
-        !ox_plan_holds(input, unit_idx)) {
+enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan *plan, uint32_t unit_idx) {
+    if (!usual.carries || unit_idx >= plan->unit_count || !plan->rules[unit_idx].updated) {
         return OX_DUE_NOTHING;
     }
-    return usual.holds || !ox_plan_is_speculative(input, unit_idx) ? OX_DUE_ALL
-           : ox_plan_goes_ahead(input, unit_idx)    ? OX_DUE_STATE : OX_DUE_NOTHING;
+    const struct ox_unit_rules *const rules = &plan->rules[unit_idx];
+    return usual.holds || !rules->speculative ? OX_DUE_ALL : rules->goes_ahead ? OX_DUE_STATE : OX_DUE_NOTHING;
 }

@@ -4,7 +4,7 @@
 #ifndef OX_OFFLOAD_CASES_H
 #define OX_OFFLOAD_CASES_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/rules.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,7 +35,7 @@ struct ox_step_ways {
 struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_step_ways ways);
 
 /* What of a unit is due in the usual case; nothing for OX_NONE. */
-enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan_input *input, uint32_t unit_idx);
+enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan *plan, uint32_t unit_idx);
 /* Whether a task that updates on the host has something to update, and does not only bring planes to forward. */
 static inline bool ox_task_has_due(const struct ox_task *task, enum ox_due due) {
     return !task->carried || due == ((task->when & OX_FACT_STATE_DUE) != 0 ? OX_DUE_STATE : OX_DUE_ALL);

@@ -3,6 +3,7 @@
 #define OX_OFFLOAD_PLAN_INTERNAL_H
 
 #include "offload/plan/plan.h"
+#include "offload/plan/rules.h"
 #include "offload/plan/schedule.h"
 
 #ifdef __cplusplus
@@ -77,6 +78,12 @@ struct ox_plan_full {
     struct ox_plan_scratch scratch; /* a shrunk plan has only the homes of weights, state and gradients */
     uint64_t memory_bytes;
 };
+
+/* Whether lo travels to compute with the unit's hi. */
+static inline bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->model.precision->lo_travels &&
+           (input->model.eval_only || input->table->shards[unit_idx].sizes.lo_per_group > 0);
+}
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
  * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */

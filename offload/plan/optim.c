@@ -1,6 +1,6 @@
 /* The optimizer's part of a plan. Without overlap it follows the norm. With overlap the update of the step before runs
  * within the forward, each unit right before forward needs it, and passes new planes on without a detour over the
- * drive. Some units are updated in the backward of their own step instead (ox_plan_is_speculative), on the assumption
+ * drive. Some units are updated in the backward of their own step instead (ox_unit_rules), on the assumption
  * that the norm will not require clipping. Their carried tasks then only fetch planes, or repeat the whole update if
  * the assumption was wrong: from the drives, which have what it replaced, or from memory, to which the engine has
  * returned what was saved there. Where weights went ahead of their state, another task updates the state in the next
@@ -26,7 +26,7 @@ static bool has_store(const struct ox_builder *b) {
 
 /* What of the unit is due in the usual case. */
 static enum ox_due due_of(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_case_due(b->usual, b->in, unit_idx);
+    return ox_case_due(b->usual, b->plan, unit_idx);
 }
 
 static bool works(const struct ox_builder *b, const struct ox_task *task) {
@@ -45,8 +45,8 @@ static void set_when(struct ox_task *task, enum when when, uint32_t carried_fact
     }
 }
 
-void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
-                          uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
+void ox_plan_adam_traffic(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx,
+                          struct ox_adam_work work, uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
     const uint64_t elems = input->table->shards[unit_idx].elem_count;
     const uint64_t state = ox_shard_stored_bytes(input->table, unit_idx), hi = elems * OX_HI_BYTES;
@@ -63,61 +63,9 @@ void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, 
     }
     reads[OX_TRAFFIC_STATE] += homes->state == OX_TIER_NVME || work.from_store ? state : 0;
     reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME || work.from_store ? hi : 0;
-    const struct ox_on_drives must = ox_plan_on_drives(input, unit_idx);
+    const struct ox_on_drives must = plan->rules[unit_idx].on_drives;
     writes[OX_TRAFFIC_STATE] += must.state || !work.stays ? state : 0;
     writes[OX_TRAFFIC_WEIGHTS] += must.hi || !work.stays ? hi : 0;
-}
-
-bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->placement.overlap && ox_plan_is_speculative(input, unit_idx) &&
-           !ox_plan_saves_replaced(input, unit_idx);
-}
-
-struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    const bool undone = ox_plan_returns_to_drives(input, unit_idx);
-    const bool hi = homes->weights == OX_TIER_NVME || undone;
-    const bool reads_lo = homes->weights == OX_TIER_NVME && input->model.precision->lo_travels;
-    if (!input->model.units[unit_idx].trained) {
-        return (struct ox_on_drives){false, false};
-    }
-    return (struct ox_on_drives){.hi = hi, .state = homes->state == OX_TIER_NVME || undone || reads_lo};
-}
-
-/* Whether the drives must have any plane (`there`), or need not have one. */
-static bool any_plane(const struct ox_plan_input *input, bool there) {
-    bool any = false;
-    for (uint32_t i = 0; i < input->table->unit_count && !any; i++) {
-        const struct ox_on_drives must = ox_plan_on_drives(input, i);
-        any = input->model.units[i].trained && (must.hi == there || must.state == there);
-    }
-    return any;
-}
-
-bool ox_plan_commits_between(const struct ox_plan_input *input) {
-    bool any = false;
-    for (uint32_t i = 0; i < input->table->unit_count && input->budget.nvme_bytes > 0 && !any; i++) {
-        any = ox_plan_state_on_device(input, i);
-    }
-    return any;
-}
-
-bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
-    return ox_plan_may_stay(input) &&
-           (ox_plan_commits_between(input) ||
-            (persist_steps != 1 && (persist_steps > 0 || any_plane(input, false))));
-}
-
-bool ox_plan_may_stay(const struct ox_plan_input *input) {
-    uint32_t slots = any_plane(input, true) ? 2 : 1;
-    for (uint32_t i = 0; i < input->table->unit_count; i++) {
-        slots = ox_plan_returns_to_drives(input, i) ? 3 : slots;
-    }
-    return input->budget.nvme_bytes > 0 && !input->model.eval_only && ox_plan_generations(&input->budget) >= slots;
-}
-
-bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
-    return input->budget.nvme_bytes > 0 && (!stays || any_plane(input, true));
 }
 
 static void count_adam(struct ox_builder *b, struct ox_task *task, const struct adam *adam) {
@@ -125,7 +73,7 @@ static void count_adam(struct ox_builder *b, struct ox_task *task, const struct 
     const struct ox_adam_work work = {.updates = ox_task_has_due(task, due_of(b, task->unit_idx)),
                                       .grad_at_rest = adam->when != WHEN_SPECULATIVE,
                                       .stays = b->between};
-    ox_plan_adam_traffic(b->in, adam->unit_idx, work, traffic);
+    ox_plan_adam_traffic(b->plan, b->in, adam->unit_idx, work, traffic);
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
             ox_build_count(b, task, (enum ox_link)link, (enum ox_traffic_kind)kind, traffic[link][kind]);
@@ -139,7 +87,7 @@ static void move_planes(struct ox_builder *b, enum ox_lane_id route, const struc
     struct ox_task *const task = ox_build_move(b, OX_MOVE_PLANES, route, source, target);
     task->unit_idx = adam->unit_idx;
     /* A speculative update that is repeated may read its planes from the drives instead. */
-    const bool from_drives = ox_plan_returns_to_drives(b->in, adam->unit_idx);
+    const bool from_drives = ox_build_rules(b, adam->unit_idx)->returns_to_drives;
     set_when(task, adam->when, route == OX_LANE_D2H && from_drives ? OX_FACT_DUE | OX_FACT_FROM_MEMORY : OX_FACT_DUE);
     if (works(b, task)) {
         ox_build_count_move(b, task);
@@ -179,7 +127,7 @@ void ox_build_device_reduce(struct ox_builder *b, uint32_t unit_idx, uint32_t gr
 /* Copies the partial sums to the host. It does so after the last of them, so that no copy of a gradient waits. */
 static void save_partials(struct ox_builder *b) {
     for (uint32_t i = 0; i < b->plan->unit_count; i++) {
-        if (ox_build_holds(b, i) && ox_plan_sums_on_device(b->in, i)) {
+        if (ox_build_holds(b, i) && ox_build_rules(b, i)->sums_on_device) {
             struct ox_task *const task =
                 ox_build_move(b, OX_MOVE_PARTIALS, OX_LANE_D2H, b->scratch->partials[i], b->plan->norm_buf);
             task->unit_idx = i;
@@ -230,7 +178,7 @@ static void run_adam(struct ox_builder *b, const struct adam *adam) {
     const struct ox_plan_scratch *const s = b->scratch;
     const uint32_t unit_idx = adam->unit_idx;
     const bool weights_on_device = ox_build_homes(b, unit_idx)->weights == OX_TIER_DEVICE;
-    const bool ahead = adam->when == WHEN_SPECULATIVE && ox_plan_goes_ahead(b->in, unit_idx);
+    const bool ahead = adam->when == WHEN_SPECULATIVE && ox_build_rules(b, unit_idx)->goes_ahead;
     uint32_t weights = adam->when == WHEN_LATE ? OX_NONE : s->weights_home[unit_idx];
     if (weights_on_device) {
         weights = ox_build_buf(b, OX_BUF_WEIGHTS, OX_TIER_HOST, ox_plan_weight_bytes(b->in, unit_idx), unit_idx);
@@ -351,7 +299,7 @@ void ox_build_adam_carried(struct ox_builder *b, uint32_t unit_idx, uint32_t tar
 }
 
 void ox_build_adam_late(struct ox_builder *b, uint32_t unit_idx) {
-    if (b->carries && ox_build_holds(b, unit_idx) && ox_plan_goes_ahead(b->in, unit_idx)) {
+    if (b->carries && ox_build_holds(b, unit_idx) && ox_build_rules(b, unit_idx)->goes_ahead) {
         run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_LATE, .grad = grad_at_rest(b, unit_idx),
                                    .target = OX_NONE});
     }
@@ -363,7 +311,7 @@ static bool is_first_speculative(const struct ox_builder *b, uint32_t unit_idx) 
     for (uint32_t i = 0; i < b->in->model.unit_count; i++) {
         const struct ox_plan_unit *const unit = ox_build_unit(b, i);
         if (unit->trained && ox_build_holds(b, i) && unit->update_idx > update_idx &&
-            ox_plan_is_speculative(b->in, i)) {
+            ox_build_rules(b, i)->speculative) {
             return false;
         }
     }

@@ -68,9 +68,10 @@ static struct ox_peer_bytes exchange_bytes(const struct ox_plan_input *input, ui
         .out = gives ? (divided_elems(input, grad_idx, axis) - own) * sizeof(float) : 0};
 }
 
-static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx,
+                                                  enum ox_tier from) {
     const uint64_t whole = ox_plan_whole_weight_bytes(input, unit_idx);
-    if (ox_plan_gather_tier(input, unit_idx) == OX_TIER_HOST && !input->budget.unified) {
+    if (from == OX_TIER_HOST && !input->budget.unified) {
         return (struct ox_peer_bytes){.up = whole};
     }
     return gather_bytes(ox_plan_holders(input), ox_plan_weight_bytes(input, unit_idx), whole);
@@ -87,14 +88,15 @@ static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input) {
     return gather_bytes(ox_plan_pipe(input), own, all);
 }
 
-struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct ox_plan_input *input,
+                                        const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
     const bool computes_head = ox_plan_computes(input, model->stage_count - 1);
     const enum ox_axis axis = (enum ox_axis)task->axis;
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
-        return gathered_weight_bytes(input, task->unit_idx);
+        return gathered_weight_bytes(input, task->unit_idx, plan->rules[task->unit_idx].gather_tier);
     case OX_MOVE_GRAD:
         return task->last ? gather_bytes(ox_plan_copies(input),
                                          ox_plan_grad_cut(input, task->grad_idx, axis) * sizeof(float),
@@ -114,80 +116,6 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const
         OX_ASSERT(!"moves nothing between ranks");
         return (struct ox_peer_bytes){0};
     }
-}
-
-bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.precision->lo_travels &&
-           (input->model.eval_only || input->table->shards[unit_idx].sizes.lo_per_group > 0);
-}
-
-bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return ox_plan_lo_travels(input, unit_idx) && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
-           homes->state == homes->weights;
-}
-
-bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->table->shards[unit_idx].homes.state == OX_TIER_DEVICE && !input->model.eval_only &&
-           input->model.units[unit_idx].trained;
-}
-
-bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t grad_idx = input->model.units[unit_idx].grad_idx;
-    const bool leaves = input->placement.device_sums && !input->budget.unified && !input->model.eval_only &&
-                        input->model.units[unit_idx].trained;
-    return ox_plan_state_on_device(input, unit_idx) ||
-           (leaves && input->model.grads[grad_idx].addend == OX_NONE);
-}
-
-bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
-    return input->placement.saves_replaced && homes->weights != OX_TIER_NVME && homes->state == OX_TIER_HOST &&
-           ox_plan_is_speculative(input, unit_idx);
-}
-
-uint32_t ox_plan_saved_units(const struct ox_plan_input *input) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < input->table->unit_count; i++) {
-        count += ox_plan_saves_replaced(input, i);
-    }
-    return count;
-}
-
-bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool allowed =
-        input->placement.weights_ahead && input->budget.nvme_bytes == 0 && !input->model.precision->lo_travels;
-    return allowed && input->table->shards[unit_idx].homes.weights == OX_TIER_HOST &&
-           ox_plan_saves_replaced(input, unit_idx);
-}
-
-uint32_t ox_plan_ahead_units(const struct ox_plan_input *input) {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < input->table->unit_count; i++) {
-        count += ox_plan_goes_ahead(input, i);
-    }
-    return count;
-}
-
-bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint32_t unit_count = input->model.update_count;
-    const uint64_t after = unit_count - 1 - input->model.units[unit_idx].update_idx;
-    const uint64_t count = input->placement.speculative_units;
-    const bool replaced_stays = input->model.units[unit_idx].trained && !ox_plan_state_on_device(input, unit_idx) &&
-                                (input->budget.nvme_bytes > 0 || input->placement.saves_replaced);
-    /* Spread evenly, `count` steps of a unit each go round a circle of `unit_count`: the last unit, where the sum is 0,
-     * and each where it begins another round. */
-    return replaced_stays && (input->placement.speculative_spread ? after * count % unit_count : after) < count;
-}
-
-uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_align_up(input->table->shards[unit_idx].elem_count * OX_HI_BYTES, OX_IO_ALIGN_BYTES);
-}
-
-uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint64_t hi = ox_plan_replaced_state_offset(input, unit_idx);
-    return ox_plan_goes_ahead(input, unit_idx)
-               ? hi : hi + ox_shard_unit_state_bytes(input->table, unit_idx);
 }
 
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
@@ -444,6 +372,7 @@ static void place_kept(struct tables *memory, struct ox_plan_full *full) {
     plan->tasks = place(memory, plan->task_cap, sizeof *plan->tasks);
     plan->bufs = place(memory, plan->buf_cap, sizeof *plan->bufs);
     plan->spool_bytes = place(memory, plan->spool_count, sizeof *plan->spool_bytes);
+    plan->rules = place(memory, plan->unit_count, sizeof *plan->rules);
     scratch->weights_home = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->state_home = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->replaced = place(memory, plan->unit_count, sizeof(uint32_t));
@@ -608,6 +537,7 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     memcpy(full->plan.tasks, plan->tasks, plan->task_count * sizeof *plan->tasks);
     memcpy(full->plan.bufs, plan->bufs, plan->buf_count * sizeof *plan->bufs);
     memcpy(full->plan.spool_bytes, plan->spool_bytes, plan->spool_count * sizeof *plan->spool_bytes);
+    memcpy(full->plan.rules, plan->rules, plan->unit_count * sizeof *plan->rules);
     memcpy(full->scratch.weights_home, old->scratch.weights_home, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.state_home, old->scratch.state_home, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.replaced, old->scratch.replaced, plan->unit_count * sizeof(uint32_t));
@@ -649,6 +579,7 @@ bool ox_plan_same(const struct ox_plan *a, const struct ox_plan *b) {
     one.tasks = other.tasks = NULL;
     one.bufs = other.bufs = NULL;
     one.spool_bytes = other.spool_bytes = NULL;
+    one.rules = other.rules = NULL;
     one.task_cap = other.task_cap = one.buf_cap = other.buf_cap = 0;
     return memcmp(&one, &other, sizeof one) == 0 && same_tasks(a, b) && same_lists(a, b);
 }

@@ -414,14 +414,14 @@ struct ox_placement {
     uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
     /* With `overlap` the update of a step runs within the forward that follows, of the next step or of an evaluation:
      * the forward of a unit waits for the update of that unit alone. Of the last `speculative_units`, or of as many
-     * that are spread evenly over all units, those that ox_plan_is_speculative() names are updated in the step's own
+     * that are spread evenly over all units, those whose rules say `speculative` are updated in the step's own
      * backward, before the norm is known. What they replace must stay until then: on the drives, for which a store
      * needs two generations, or in memory. */
     bool overlap;
     bool speculative_spread; /* spread evenly, so that both passes have updates beside them from end to end */
     bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
                             replaces in host memory, and need no drive for it */
-    bool weights_ahead; /* of such units those that ox_plan_goes_ahead() names update hi alone then and save no more;
+    bool weights_ahead; /* of such units those whose rules say `goes_ahead` update hi alone then and save no more;
                            their state follows in the next step, before its backward has the unit's gradient */
     uint32_t speculative_units;
     /* The device makes the square sums of finished gradients that leave it, before they leave. */
@@ -506,15 +506,9 @@ static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input) {
 static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *input) {
     return ox_plan_keeps_gathered(input) && input->ranks.sharding != OX_SHARDING_STEP;
 }
-/* The tier from which a unit is gathered: compute memory, to which each rank has brought its slice; or host memory,
- * from which every device takes the slices of all ranks. */
+/* Whether a unit whose home is host memory is gathered there, from where every device takes the slices of all ranks. */
 static inline bool ox_plan_shares_host(const struct ox_plan_input *input) {
-    return ox_plan_data_ranks(input) > 1 && input->ranks.sharding == OX_SHARDING_SHARED;
-}
-static inline enum ox_tier ox_plan_gather_tier(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const bool shared = ox_plan_shares_host(input);
-    const bool in_host = input->table->shards[unit_idx].homes.weights != OX_TIER_DEVICE;
-    return input->budget.unified || (shared && in_host) ? OX_TIER_HOST : OX_TIER_DEVICE;
+    return input->ranks.sharding == OX_SHARDING_SHARED && ox_plan_data_ranks(input) > 1;
 }
 /* How many links and lanes a step has: those between ranks come last. */
 static inline int ox_plan_link_count(const struct ox_plan_input *input) {
@@ -550,25 +544,7 @@ uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, 
 /* Where the cut of copy `idx` begins in the slice, in elements; for `idx` = the number of copies it is the end. */
 uint64_t ox_plan_grad_cut_first(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t idx);
 
-/* Whether lo travels to compute with the unit's hi: compute reads it, and the unit has one. */
-bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the device makes the square sums of the unit's gradient. It does where the unit is updated there, and never
- * of tied weights that the host updates, because both uses are added on the host. */
-bool ox_plan_sums_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether the unit is updated in the backward of its own step, if steps overlap. */
-bool ox_plan_is_speculative(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether what its update replaces then is saved in host memory; else it is on the drives. And its bytes: those of hi,
- * rounded up to OX_IO_ALIGN_BYTES, and behind them, unless hi goes ahead, those of the state. */
-bool ox_plan_saves_replaced(const struct ox_plan_input *input, uint32_t unit_idx);
-uint32_t ox_plan_saved_units(const struct ox_plan_input *input); /* how many units save it */
-/* Whether such an update makes hi ahead of the state: where compute reads hi alone, from host memory, and there is no
- * store, which would have to have both. */
-bool ox_plan_goes_ahead(const struct ox_plan_input *input, uint32_t unit_idx);
-uint32_t ox_plan_ahead_units(const struct ox_plan_input *input);
-/* Whether a speculative update of the unit, if steps overlap, may have to be taken back to the planes on the drives. */
-bool ox_plan_returns_to_drives(const struct ox_plan_input *input, uint32_t unit_idx);
-uint64_t ox_plan_replaced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
-uint64_t ox_plan_replaced_state_offset(const struct ox_plan_input *input, uint32_t unit_idx);
+struct ox_unit_rules;
 
 struct ox_plan {
     enum ox_plan_kind kind;
@@ -576,6 +552,7 @@ struct ox_plan {
     struct ox_buf *bufs;
     uint32_t task_count, task_cap, buf_count, buf_cap;
     uint32_t micro_batches, unit_count, grad_count, stage_count;
+    struct ox_unit_rules *rules; /* unit_count: what the input decides about each (offload/plan/rules.h) */
     uint64_t peak_bytes[OX_TIER_COUNT];     /* arena size needed; NVME: state and spool */
     uint64_t live_bytes[OX_TIER_NVME];      /* of peak_bytes what buffers have at most at a time, among them those that
                                                keep their space until the next of their kind has left */
@@ -628,27 +605,8 @@ struct ox_adam_work {
     bool stays;         /* the step is not committed: only planes that the drives must have are written */
 };
 /* Adds to `traffic` the bytes that one unit's update moves over the links of the drives. */
-void ox_plan_adam_traffic(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_adam_work work,
-                          uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
-
-/* Whether a step may stay uncommitted though there is a store: planes that live on drives have a second slot for it,
- * beside that of the last commit, and those that a speculative update replaces on the drives a third. */
-bool ox_plan_may_stay(const struct ox_plan_input *input);
-/* Whether the drives must have the unit's hi, or its state, after every step, committed or not: it lives there, forward
- * reads lo from there, or a speculative update may have to be taken back to them. */
-struct ox_on_drives {
-    bool hi, state;
-};
-struct ox_on_drives ox_plan_on_drives(const struct ox_plan_input *input, uint32_t unit_idx);
-/* Whether steps stay uncommitted where one is committed every `persist_steps`; 0: as often as it pays, which is every
- * step unless the others write less. */
-bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps);
-/* Whether every step stays uncommitted and commits come between steps, because some unit's state lives on the device,
- * from which no task writes. Requires ox_plan_may_stay. */
-bool ox_plan_commits_between(const struct ox_plan_input *input);
-/* Whether an update goes through a transaction of the store, committed or not: that of a step that stays uncommitted
- * does so only for planes that the drives must have. */
-bool ox_plan_transacts(const struct ox_plan_input *input, bool stays);
+void ox_plan_adam_traffic(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t unit_idx,
+                          struct ox_adam_work work, uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 
 /* Index of the task's use with this role, the first one or the nth; -1: there is none. */
 int ox_task_find_use(const struct ox_task *task, enum ox_use_role role);
@@ -664,7 +622,8 @@ struct ox_peer_bytes {
     uint64_t in, out, up;
 };
 /* Returns the bytes of a task of the lane LINK. */
-struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan_input *input, const struct ox_task *task);
+struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct ox_plan_input *input,
+                                        const struct ox_task *task);
 
 /* Bytes that a MOVE of another lane carries, also where they do not count as traffic. */
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task);
@@ -684,11 +643,6 @@ uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t 
 /* Bytes of the partial sums of the norm: of the rank's slice of a unit's gradient, and of all units. */
 uint64_t ox_plan_partials_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input);
-/* Whether the unit's state lives on the device, where the unit is then updated. Its weights and gradient live there
- * too, so that only the partial sums of the norm cross the link. */
-bool ox_plan_state_on_device(const struct ox_plan_input *input, uint32_t unit_idx);
-/* True when lo is read from the state, which lies in the same memory as hi, instead of a copy beside hi. */
-bool ox_plan_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx);
 /* The resident buffers that hold weights, state or gradient at home; OX_NONE where the home is not memory. */
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);

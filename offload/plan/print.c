@@ -259,21 +259,22 @@ static void print_part(FILE *out, const struct ox_plan_model *model) {
     }
 }
 
-static void print_speculative(FILE *out, const struct ox_plan *plan, const struct ox_plan_input *input) {
+static void print_speculative(FILE *out, const struct ox_plan *plan, const struct ox_plan_input *input,
+                              const struct ox_unit_counts *counts) {
     const struct ox_placement *const placement = &input->placement;
-    const uint32_t ahead_units = ox_plan_ahead_units(input), whole_units = ox_plan_saved_units(input) - ahead_units;
     if (placement->speculative_units == 0) {
         return;
     }
     fprintf(out, "; of %s%u of %u units%s in backward, and again should the norm be clipped",
             placement->speculative_spread ? "" : "the last ", placement->speculative_units, plan->unit_count,
             placement->speculative_spread ? ", evenly spread," : "");
-    if (whole_units > 0) {
-        fprintf(out, ", for which memory keeps what that replaces in %u of them", whole_units);
+    if (counts->saved > counts->ahead) {
+        fprintf(out, ", for which memory keeps what that replaces in %u of them",
+                counts->saved - counts->ahead);
     }
-    if (ahead_units > 0) {
+    if (counts->ahead > 0) {
         fprintf(out, ", for which memory keeps the weights that this replaces in %u of them, ahead of their state",
-                ahead_units);
+                counts->ahead);
     }
 }
 
@@ -292,15 +293,11 @@ enum ox_status ox_plan_text(const struct ox_plan *plan, const struct ox_plan_inp
             plan->micro_batches, ox_plural_es(plan->micro_batches), placement->tiles,
             ox_plural(placement->tiles), placement->prefetch_depth, ox_tier_name(act_tier));
     fprintf(out, "update: %s", placement->overlap ? "within the next step's forward" : "after the norm");
-    print_speculative(out, plan, input);
-    uint32_t device_units = 0;
-    for (uint32_t i = 0; i < plan->unit_count; i++) {
-        device_units += ox_plan_state_on_device(input, i);
-    }
-    if (device_units > 0) {
-        fprintf(out, "; of the %s %u of %u units on the device",
-                ox_plan_state_on_device(input, 0) && device_units < plan->unit_count ? "first" : "last", device_units,
-                plan->unit_count);
+    const struct ox_unit_counts counts = ox_plan_count_units(plan);
+    print_speculative(out, plan, input, &counts);
+    if (counts.on_device > 0) {
+        fprintf(out, "; of the %s %u of %u units on the device", counts.device_first ? "first" : "last",
+                counts.on_device, plan->unit_count);
     }
     fprintf(out, "%s%s", placement->device_sums ? "; square sums made on the device" : "",
             placement->grads_alternate ? "; two places for gradients that leave the device" : "");

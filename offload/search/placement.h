@@ -2,7 +2,7 @@
 #ifndef OX_OFFLOAD_PLACEMENT_H
 #define OX_OFFLOAD_PLACEMENT_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/rules.h"
 #include "offload/sim/sim.h"
 
 #ifdef __cplusplus

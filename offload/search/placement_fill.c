@@ -291,7 +291,7 @@ static bool drives_hold(struct ox_search *s) {
 static bool updates_early(const struct ox_search *s) {
     bool any = false;
     for (uint32_t i = 0; i < s->table->unit_count && !any; i++) {
-        any = ox_plan_is_speculative(s->in, i);
+        any = ox_plan_unit_rules(s->in, i).speculative;
     }
     return any;
 }

@@ -332,7 +332,7 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
  * host wait for them. */
 static struct ox_sim_work exchange(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
-    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->setup->input, p->task);
+    const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->plan, p->setup->input, p->task);
     if (!p->on_gpu) {
         return exchange_on_host(p, &bytes);
     }
@@ -465,7 +465,7 @@ static struct stream stream_of(const struct pricing *p) {
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT] = {{0}};
     const struct ox_adam_work work = {
         .updates = true, .grad_at_rest = !speculative, .stays = p->setup->stays || p->basis->between};
-    ox_plan_adam_traffic(in, p->task->unit_idx, work, traffic);
+    ox_plan_adam_traffic(p->plan, in, p->task->unit_idx, work, traffic);
     struct stream stream = {.chunks = shard->chunk_count};
     for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
         stream.read += (double)traffic[OX_LINK_NVME_READ][kind];
@@ -484,7 +484,7 @@ static struct stream stream_of(const struct pricing *p) {
 }
 
 static enum ox_due due_of(const struct pricing *p) {
-    return ox_case_due(p->basis->usual, p->setup->input, p->task->unit_idx);
+    return ox_case_due(p->basis->usual, p->plan, p->task->unit_idx);
 }
 
 /* A drive reaches its rates with many requests at a time, each of which takes longer than alone, by up to this
@@ -509,8 +509,7 @@ enum saving { SAVES_NOTHING, SAVES_ALL, SAVES_HI };
 
 static enum saving saving_of(const struct pricing *p) {
     const bool speculative = ox_task_find_use(p->task, OX_USE_REPLACED) >= 0 && !p->task->carried;
-    return !speculative                                                  ? SAVES_NOTHING
-           : ox_plan_goes_ahead(p->setup->input, p->task->unit_idx) ? SAVES_HI : SAVES_ALL;
+    return !speculative ? SAVES_NOTHING : p->plan->rules[p->task->unit_idx].goes_ahead ? SAVES_HI : SAVES_ALL;
 }
 
 /* Bytes of a parameter that an update moves through memory. */
@@ -688,7 +687,7 @@ double ox_sim_between_seconds(const struct ox_sim_setup *setup) {
     make_basis(setup, OX_PLAN_TRAIN, &basis);
     double written = 0, down = 0;
     for (uint32_t i = 0; i < in->table->unit_count && basis.between; i++) {
-        const struct ox_on_drives there = ox_plan_on_drives(in, i);
+        const struct ox_on_drives there = ox_plan_unit_rules(in, i).on_drives;
         const struct ox_homes *const homes = &in->table->shards[i].homes;
         const double hi = (double)in->table->shards[i].elem_count * OX_HI_BYTES;
         const double state = (double)ox_shard_stored_bytes(in->table, i);

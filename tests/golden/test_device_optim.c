@@ -75,7 +75,7 @@ static void check_traffic(const struct golden *golden) {
         uint64_t sums = 0;
         for (uint32_t i = 0; i < unit_count; i++) {
             const bool there = places[k].request.device_first ? i < requested : i + requested >= unit_count;
-            CHECK(ox_plan_state_on_device(&plan->input, i) == there);
+            CHECK(ox_plan_unit_rules(&plan->input, i).state_on_device == there);
             /* The two uses of tied weights are added on the host, unless the weights are updated on the device. */
             const bool tied = plan->input.model.grads[plan->input.model.units[i].grad_idx].addend != OX_NONE;
             const bool counted = there || (places[k].request.device_sums == 1 && !tied);

@@ -106,7 +106,7 @@ static void open_place(const struct harness_run *run, const struct harness_place
     const struct ox_plan_input *const in = &ox_engine_plan_of(harness->engine)->input;
     bool ahead = false;
     for (uint32_t i = 0; i < in->model.unit_count; i++) {
-        ahead = ahead || ox_plan_goes_ahead(in, i);
+        ahead = ahead || ox_plan_unit_rules(in, i).goes_ahead;
     }
     const bool may = run->dtype == OX_COMPUTE_BF16;
     CHECK(ahead == (place->request.weights_ahead == 1 && may) || place->request.weights_ahead < 0);
@@ -218,7 +218,8 @@ static void check_nonfinite(const struct golden *golden, uint32_t generations, e
                 REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
                 CHECK(!result.finite);
                 const struct ox_plan_input *const in = &ox_engine_plan_of(harness.engine)->input;
-                const bool read_back = ox_plan_is_speculative(in, 1) && !ox_plan_saves_replaced(in, 1);
+                const struct ox_unit_rules rules = ox_plan_unit_rules(in, 1);
+                const bool read_back = rules.speculative && !rules.saves_replaced;
                 uint16_t now = hi;
                 harness_exchange(&harness, 1, &now);
                 CHECK(now == (read_back ? hi : 0x7f80));

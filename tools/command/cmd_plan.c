@@ -76,19 +76,16 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     const struct ox_placement *const placement = &plan->input.placement;
     const bool store = plan->input.budget.nvme_bytes > 0;
     const int generations = store ? (int)ox_plan_generations(&plan->input.budget) : 0;
-    uint32_t device_units = 0;
-    for (uint32_t i = 0; i < plan->table.unit_count; i++) {
-        device_units += ox_plan_state_on_device(&plan->input, i);
-    }
+    const struct ox_unit_counts counts = ox_plan_count_units(plan->train);
     json_t *const more = json_pack(
         "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:b, s:i, s:i, s:b, s:b, s:i, s:b, s:i, s:i, s:o}", "tiles",
         (int)placement->tiles, "prefetch_depth", (int)placement->prefetch_depth, "activation_tier",
         ox_tier_name(placement->act_tier), "kept_blocks", (int)placement->kept_units, "stream_slots",
         (int)placement->stream_slots, "overlap", placement->overlap, "speculative_units",
         (int)placement->speculative_units, "speculative_spread", placement->speculative_spread, "saved_units",
-        (int)ox_plan_saved_units(&plan->input), "ahead_units", (int)ox_plan_ahead_units(&plan->input), "device_sums",
-        placement->device_sums, "grads_alternate", placement->grads_alternate, "device_units", (int)device_units,
-        "device_first", device_units < plan->table.unit_count && ox_plan_state_on_device(&plan->input, 0), "units",
+        (int)counts.saved, "ahead_units", (int)counts.ahead, "device_sums",
+        placement->device_sums, "grads_alternate", placement->grads_alternate, "device_units", (int)counts.on_device,
+        "device_first", counts.device_first, "units",
         (int)plan->table.unit_count, "generations", generations, "homes", homes_json(&plan->table));
     json_object_update(json, more);
     json_decref(more);

@@ -64,7 +64,7 @@ static const struct ox_plan_stage *stage_of(const struct issue *is) {
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, uint32_t nth) {
     const uint16_t *const hi = nth_view_if(is, OX_USE_WEIGHTS, nth);
     OX_ASSERT(hi != NULL);
-    if (!ox_rank_reads_lo(is->rank, unit_idx)) {
+    if (!ox_rank_rules(is->rank, unit_idx)->lo_travels) {
         return (struct ox_planes){.hi = hi};
     }
     const uint16_t *const state = nth_view_if(is, OX_USE_STATE, nth);

@@ -267,7 +267,7 @@ static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *t
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
     const struct ox_comm_gather call = {
         .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
-    if (unified || ox_plan_gather_tier(&rank->plan->input, task->unit_idx) != OX_TIER_HOST) {
+    if (unified || ox_rank_rules(rank, task->unit_idx)->gather_tier != OX_TIER_HOST) {
         return gather(rank, comm, &call, OX_TRAFFIC_WEIGHTS);
     }
     const enum ox_status status = ox_comm_gather(comm, &call);
@@ -283,7 +283,7 @@ static enum ox_status gather_weights(struct ox_rank *rank, const struct ox_plan 
     const unsigned char *const state = view(rank, plan, task, OX_USE_STATE).ptr;
     unsigned char *const whole = view(rank, plan, task, OX_USE_TARGET).ptr;
     enum ox_status status = gather_plane(rank, task, slice, whole);
-    if (status == OX_OK && ox_rank_reads_lo(rank, task->unit_idx)) {
+    if (status == OX_OK && ox_rank_rules(rank, task->unit_idx)->lo_travels) {
         status = gather_plane(rank, task,
                               state != NULL ? state : slice + ox_slice_elems(rank, task->unit_idx) * OX_HI_BYTES,
                               whole + ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES);

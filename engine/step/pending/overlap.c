@@ -102,7 +102,7 @@ enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
     }
     const uint64_t *const counts = ox_tiers_resident(&rank->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
-        if (ox_plan_state_on_device(&rank->plan->input, i) && counts[i] > 0) {
+        if (ox_rank_rules(rank, i)->state_on_device && counts[i] > 0) {
             return nonfinite(rank, i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
         }
     }
@@ -250,7 +250,7 @@ static enum ox_status take_back(struct ox_rank *rank) {
     /* Memory first: it is there without a drive. The other units are read as of the step before, kept or committed. */
     enum ox_status status = return_saved(rank);
     for (uint32_t i = 0; i < unit_count(rank) && status == OX_OK; i++) {
-        const bool changed = ox_plan_returns_to_drives(&rank->plan->input, i) && has_planes_in_memory(rank, i);
+        const bool changed = ox_rank_rules(rank, i)->returns_to_drives && has_planes_in_memory(rank, i);
         status = changed ? ox_rank_load_unit(rank, i, rank->planes.step, NULL) : OX_OK;
     }
     rank->planes.must_take_back = status != OX_OK;
@@ -271,11 +271,11 @@ static void leave_pending(struct ox_rank *rank) {
     }
     ox_routing_keep(rank);
     for (uint32_t i = 0; i < unit_count(rank); i++) {
-        const bool all = again || !speculates(rank) || !ox_plan_is_speculative(&rank->plan->input, i);
-        const bool trains = rank->plan->input.model.units[i].trained && ox_plan_holds(&rank->plan->input, i);
-        rank->due.pending[i] = !trains                                          ? OX_DUE_NOTHING
-                               : all                                            ? OX_DUE_ALL
-                               : ox_plan_goes_ahead(&rank->plan->input, i) ? OX_DUE_STATE : OX_DUE_NOTHING;
+        const struct ox_unit_rules *const rules = ox_rank_rules(rank, i);
+        const bool all = again || !speculates(rank) || !rules->speculative;
+        rank->due.pending[i] = !rules->updated     ? OX_DUE_NOTHING
+                               : all               ? OX_DUE_ALL
+                               : rules->goes_ahead ? OX_DUE_STATE : OX_DUE_NOTHING;
     }
     /* To whoever asks, planes are those of this step from now on; an update that is pending is finished before they are
      * read. What was saved is obsolete, because the speculative updates hold or will be repeated. */

@@ -209,12 +209,12 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
         unsigned char *const unit = ox_rank_resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         unsigned char *const hi = unit + view->first * OX_HI_BYTES;
         pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
-        if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_rules(rank, unit_idx)->lo_travels && !ox_rank_rules(rank, unit_idx)->lo_in_state) {
             pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
                                              view->count * OX_LO_BYTES};
         }
     }
-    if (ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
+    if (ox_rank_rules(rank, unit_idx)->state_on_device) {
         const struct ox_chunk chunk = {.first = view->first, .count = view->count};
         void *const state = ox_rank_resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
         state_pieces(rank, unit_idx, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
@@ -352,9 +352,9 @@ enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx, uint32
  * roles are zeros there too: nobody writes them, and an arena begins with zeros. */
 static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk) {
     unsigned char *const saved = ox_rank_resident_ptr(rank, ox_plan_replaced(rank->plan->train, unit_idx));
-    void *const state = ox_plan_goes_ahead(&rank->plan->input, unit_idx)
+    void *const state = ox_rank_rules(rank, unit_idx)->goes_ahead
                             ? ox_rank_resident(rank, unit_idx).state
-                            : saved + ox_plan_replaced_state_offset(&rank->plan->input, unit_idx);
+                            : saved + ox_rank_rules(rank, unit_idx)->replaced_state_offset;
     return (struct ox_chunk_view){.first = chunk->first, .count = chunk->count, .format = rank->config.state,
                                   .hi = (uint16_t *)saved + chunk->first,
                                   .state = planes_in_unit(rank, unit_idx, chunk, state)};
@@ -470,7 +470,7 @@ enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, uint64
 enum ox_status ox_rank_put_missing(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < rank->plan->table.unit_count && status == OX_OK; unit_idx++) {
-        const struct ox_on_drives there = ox_plan_on_drives(&rank->plan->input, unit_idx);
+        const struct ox_on_drives there = ox_rank_rules(rank, unit_idx)->on_drives;
         const struct ox_on_drives missing = {.hi = !there.hi, .state = !there.state};
         const bool any = (missing.hi || missing.state) && !is_fixed(rank, unit_idx); /* the store has those */
         const uint32_t count = any ? rank->plan->table.shards[unit_idx].chunk_count : 0;
@@ -513,7 +513,7 @@ enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *p
             .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
             .step = step}, 1);
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
-        if (status == OX_OK && ox_rank_reads_lo(rank, unit_idx)) {
+        if (status == OX_OK && ox_rank_rules(rank, unit_idx)->lo_travels) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
             status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
                 .kind = shard->fixed ? OX_STORE_READ : OX_STORE_READ_HEAD, .extent_idx = chunk.state_extent_idx,

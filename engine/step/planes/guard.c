@@ -37,7 +37,7 @@ enum ox_status ox_guard_open(struct ox_rank *rank) {
 
 bool ox_guard_covers(const struct ox_rank *rank, uint32_t unit_idx) {
     if (rank->sums == NULL || !rank->plan->input.model.units[unit_idx].trained ||
-        ox_plan_state_on_device(&rank->plan->input, unit_idx)) {
+        ox_rank_rules(rank, unit_idx)->state_on_device) {
         return false;
     }
     const struct ox_resident at = ox_rank_resident(rank, unit_idx);

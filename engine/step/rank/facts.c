@@ -36,7 +36,7 @@ struct ox_resident ox_rank_resident(const struct ox_rank *rank, uint32_t unit_id
     if (shard->homes.weights == OX_TIER_HOST) {
         unsigned char *const base = ox_rank_resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
         out.hi = (uint16_t *)base;
-        if (ox_rank_reads_lo(rank, unit_idx) && !ox_plan_lo_in_state(&rank->plan->input, unit_idx)) {
+        if (ox_rank_rules(rank, unit_idx)->lo_travels && !ox_rank_rules(rank, unit_idx)->lo_in_state) {
             out.weights_lo = (uint16_t *)(base + elems * OX_HI_BYTES);
         }
     }

@@ -200,9 +200,9 @@ static inline bool ox_rank_has_halves(const struct ox_rank *rank, uint32_t unit_
     return !rank->config.eval_only && rank->config.model->units[unit_idx].format == OX_FORMAT_FP16;
 }
 
-/* Whether compute reads lo beside hi. */
-static inline bool ox_rank_reads_lo(const struct ox_rank *rank, uint32_t unit_idx) {
-    return ox_plan_lo_travels(&rank->plan->input, unit_idx);
+/* What the plan has decided of a unit. */
+static inline const struct ox_unit_rules *ox_rank_rules(const struct ox_rank *rank, uint32_t unit_idx) {
+    return &rank->plan->train->rules[unit_idx];
 }
 
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */

@@ -11,7 +11,7 @@ void ox_rank_count(struct ox_rank *rank, enum ox_link link, enum ox_traffic_kind
 }
 
 bool ox_rank_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t unit_idx) {
-    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_plan_returns_to_drives(&rank->plan->input, unit_idx);
+    return (facts & OX_FACT_FROM_MEMORY) == 0 && ox_rank_rules(rank, unit_idx)->returns_to_drives;
 }
 
 typedef uint64_t traffic_row[OX_TRAFFIC_KIND_COUNT];
@@ -29,7 +29,7 @@ static void add_adam(const struct ox_rank *rank, const struct ox_task *task, str
                                       .stays = finds.stays,
                                       .from_store = task->carried &&
                                                     ox_rank_from_store(rank, finds.facts, task->unit_idx)};
-    ox_plan_adam_traffic(&rank->plan->input, task->unit_idx, work, out);
+    ox_plan_adam_traffic(rank->step.plan, &rank->plan->input, task->unit_idx, work, out);
 }
 
 /* Adds what a task moves, if its work differs from step to step. */
@@ -60,7 +60,7 @@ void ox_rank_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_
     memcpy(out, plan->traffic, sizeof plan->traffic);
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        const enum ox_due due = ox_case_due(usual, &rank->plan->input, task->unit_idx);
+        const enum ox_due due = ox_case_due(usual, plan, task->unit_idx);
         add_task(rank, task, finds_now(rank, task), out);
         add_task(rank, task, (struct finds){.facts = usual.facts, .due = due, .stays = between}, usual_bytes);
     }

@@ -93,7 +93,7 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
 
 /* What the update of a unit writes: all of it if it is committed, else what the drives must have. */
 static struct ox_on_drives written_planes(const struct ox_rank *rank, const struct ox_unit_run *unit) {
-    return unit->stays ? ox_plan_on_drives(&rank->plan->input, unit->unit_idx)
+    return unit->stays ? ox_rank_rules(rank, unit->unit_idx)->on_drives
                        : (struct ox_on_drives){.hi = true, .state = true};
 }
 
@@ -173,7 +173,7 @@ static void scatter(const struct chunk_run *run) {
     if (unit->target.planes != NULL) {
         const uint64_t elems = run->rank->plan->table.shards[unit->unit_idx].elem_count;
         memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
-        if (ox_rank_reads_lo(run->rank, unit->unit_idx)) {
+        if (ox_rank_rules(run->rank, unit->unit_idx)->lo_travels) {
             unsigned char *const lo = unit->target.planes + elems * OX_HI_BYTES;
             memcpy(lo + first * OX_LO_BYTES, state_at(run, first).lo, lo_bytes);
         }
@@ -384,7 +384,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
 static void use_replaced(const struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                          struct ox_unit_run *run) {
     unsigned char *const replaced = ox_tiers_view_if(&rank->tiers, plan, task, OX_USE_REPLACED).ptr;
-    const bool ahead = ox_plan_goes_ahead(&rank->plan->input, run->unit_idx);
+    const bool ahead = ox_rank_rules(rank, run->unit_idx)->goes_ahead;
     if (replaced == NULL) {
         return;
     }
@@ -397,14 +397,14 @@ static void use_replaced(const struct ox_rank *rank, const struct ox_plan *plan,
     run->weights_only = ahead;
     run->replaced.hi = (uint16_t *)replaced;
     run->replaced.state =
-        ahead ? NULL : replaced + ox_plan_replaced_state_offset(&rank->plan->input, run->unit_idx);
+        ahead ? NULL : replaced + ox_rank_rules(rank, run->unit_idx)->replaced_state_offset;
 }
 
 /* Lets the update work on the downloaded copy, [hi | lo], of a unit that lives on the device; it is uploaded later. */
 static void update_downloaded(const struct ox_rank *rank, unsigned char *downloaded, struct ox_unit_run *run) {
     const uint64_t elems = rank->plan->table.shards[run->unit_idx].elem_count;
     run->source.hi = (uint16_t *)downloaded;
-    if (ox_rank_reads_lo(rank, run->unit_idx)) {
+    if (ox_rank_rules(rank, run->unit_idx)->lo_travels) {
         run->target.lo = (uint16_t *)(downloaded + elems * OX_HI_BYTES);
     }
 }

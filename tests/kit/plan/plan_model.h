@@ -3,7 +3,7 @@
 #ifndef OX_TESTS_PLAN_MODEL_H
 #define OX_TESTS_PLAN_MODEL_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/rules.h"
 
 enum { PLAN_MODEL_UNITS_MAX = 256 };
 

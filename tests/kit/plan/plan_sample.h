@@ -3,7 +3,7 @@
 #ifndef OX_TESTS_PLAN_SAMPLE_H
 #define OX_TESTS_PLAN_SAMPLE_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/rules.h"
 #include "offload/search/placement.h"
 #include "offload/sim/sim.h"
 #include "tests/kit/plan/plan_model.h"

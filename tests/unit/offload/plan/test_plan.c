@@ -291,7 +291,7 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
         state += generations * unit;
         const bool lo_there = s->in.model.precision->lo_travels && s->table.shards[i].homes.weights == OX_TIER_NVME;
         const bool returns =
-            s->in.placement.overlap && ox_plan_is_speculative(&s->in, i) && !ox_plan_saves_replaced(&s->in, i);
+            s->in.placement.overlap && plan->rules[i].speculative && !plan->rules[i].saves_replaced;
         written += trained && store && (!between || away || lo_there || returns) ? unit : 0;
         read += trained && store && away ? unit : 0;
         home += away ? 0 : state_of(s, i, s->elems[i] / OX_GROUP_ELEMS);
@@ -312,7 +312,7 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
 static uint64_t refuse_one_generation(struct plan_sample *s, const struct ox_plan *plan) {
     bool on_drives = false;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
-        on_drives = on_drives || (ox_plan_is_speculative(&s->in, i) && !ox_plan_saves_replaced(&s->in, i));
+        on_drives = on_drives || (plan->rules[i].speculative && !plan->rules[i].saves_replaced);
     }
     if (!on_drives) {
         return 0;

@@ -82,13 +82,13 @@ static double check_spread(bool spread) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         uint32_t near = 0;
         for (uint32_t j = i; j < i + EVERY && j < model->unit_count; j++) {
-            near += ox_plan_is_speculative(&plan->input, model->order[j]);
+            near += ox_plan_unit_rules(&plan->input, model->order[j]).speculative;
         }
-        named += ox_plan_is_speculative(&plan->input, model->order[i]);
+        named += ox_plan_unit_rules(&plan->input, model->order[i]).speculative;
         most = near > most ? near : most;
     }
     CHECK(named > UNITS / 2 && named <= UNITS);
-    CHECK(ox_plan_is_speculative(&plan->input, model->order[model->unit_count - 1]));
+    CHECK(ox_plan_unit_rules(&plan->input, model->order[model->unit_count - 1]).speculative);
     CHECK(most == (spread ? 2 : EVERY));
     const double seconds = seconds_of(&run, plan);
     ox_engine_plan_close(&plan);

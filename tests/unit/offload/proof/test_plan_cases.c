@@ -223,7 +223,7 @@ static void check_usual(const struct ox_plan *plan, const struct ox_plan_input *
             ox_usual_case(in, plan->kind, (struct ox_step_ways){.stays = stays, .holds = holds});
         CHECK(!holds || (usual.facts & OX_FACT_SPECULATES) == 0);
         for (uint32_t i = 0; i < in->model.unit_count; i++) {
-            due[i] = (uint8_t)ox_case_due(usual, in, i);
+            due[i] = (uint8_t)ox_case_due(usual, plan, i);
         }
         CHECK(ox_proof_covers(plan, in, usual.facts, due));
         CHECK(!stays || writes_when_it_stays(in) || (usual.facts & of_store) == 0);

@@ -466,7 +466,7 @@ static uint32_t check_no_peers(uint64_t seed) {
         if (plans.train->tasks[i].lane != OX_LANE_LINK) {
             continue;
         }
-        const struct ox_peer_bytes bytes = ox_plan_peer_bytes(&s.in, &plans.train->tasks[i]);
+        const struct ox_peer_bytes bytes = ox_plan_peer_bytes(plans.train, &s.in, &plans.train->tasks[i]);
         s.machine.gpu.peer_rate = 7e9;
         const struct ox_sim_work with = ox_sim_task_work(&setup, plans.train, i);
         s.machine.gpu.peer_rate = 0;
@@ -507,7 +507,7 @@ static uint32_t check_measured_comm(uint64_t seed) {
             continue;
         }
         const struct ox_sim_work work = ox_sim_task_work(&setup, plans.train, i);
-        const double in = (double)ox_plan_peer_bytes(&s.in, task).in;
+        const double in = (double)ox_plan_peer_bytes(plans.train, &s.in, task).in;
         const bool exchange = strcmp(ox_task_word_name(ox_task_word(task)), "exchange") == 0;
         const double seconds = (exchange ? in / 1e6 : in * 4 / 3 / 4e6) * 2; /* four ranks at the rate of two */
         CHECK(fabs(work.seconds - seconds) <= 1e-9 * (1 + seconds));

@@ -1,0 +1,101 @@
+#include "offload/plan/internal.h"
+
+#include "base/bytes.h"
+
+/* Spread evenly, `count` steps of a unit each go round a circle of all units: the last unit, where the sum is 0, and
+ * each where it begins another round. */
+static bool is_early(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t unit_count = input->model.update_count;
+    const uint64_t after = unit_count - 1 - input->model.units[unit_idx].update_idx;
+    const uint64_t count = input->placement.speculative_units;
+    return (input->placement.speculative_spread ? after * count % unit_count : after) < count;
+}
+
+/* What follows for a unit that is trained. */
+static void rule_update(const struct ox_plan_input *input, uint32_t unit_idx, struct ox_unit_rules *out) {
+    const struct ox_placement *const placement = &input->placement;
+    const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
+    const bool train = !input->model.eval_only, store = input->budget.nvme_bytes > 0;
+    const uint32_t grad_idx = input->model.units[unit_idx].grad_idx;
+    out->updated = ox_plan_holds(input, unit_idx);
+    out->state_on_device = homes->state == OX_TIER_DEVICE && train;
+    out->sums_on_device = out->state_on_device || (placement->device_sums && !input->budget.unified && train &&
+                                                   input->model.grads[grad_idx].addend == OX_NONE);
+    out->speculative = !out->state_on_device && (store || placement->saves_replaced) && is_early(input, unit_idx);
+    out->saves_replaced = out->speculative && placement->saves_replaced && homes->weights != OX_TIER_NVME &&
+                          homes->state == OX_TIER_HOST;
+    out->goes_ahead = out->saves_replaced && placement->weights_ahead && !store &&
+                      !input->model.precision->lo_travels && homes->weights == OX_TIER_HOST;
+    out->returns_to_drives = placement->overlap && out->speculative && !out->saves_replaced;
+    const bool on_drives = homes->weights == OX_TIER_NVME;
+    out->on_drives = (struct ox_on_drives){.hi = on_drives || out->returns_to_drives,
+                                           .state = homes->state == OX_TIER_NVME || out->returns_to_drives ||
+                                                    (on_drives && input->model.precision->lo_travels)};
+}
+
+struct ox_unit_rules ox_plan_unit_rules(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_shard *const shard = &input->table->shards[unit_idx];
+    const struct ox_homes *const homes = &shard->homes;
+    struct ox_unit_rules out = {.lo_travels = ox_plan_lo_travels(input, unit_idx)};
+    out.lo_in_state = out.lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
+                      homes->state == homes->weights;
+    const bool from_host = homes->weights != OX_TIER_DEVICE && ox_plan_shares_host(input);
+    out.gather_tier = input->budget.unified || from_host ? OX_TIER_HOST : OX_TIER_DEVICE;
+    if (input->model.units[unit_idx].trained) {
+        rule_update(input, unit_idx, &out);
+    }
+    out.replaced_state_offset = ox_align_up(shard->elem_count * OX_HI_BYTES, OX_IO_ALIGN_BYTES);
+    out.replaced_bytes = out.replaced_state_offset +
+                         (out.goes_ahead ? 0 : ox_shard_unit_state_bytes(input->table, unit_idx));
+    return out;
+}
+
+struct ox_unit_counts ox_plan_count_units(const struct ox_plan *plan) {
+    struct ox_unit_counts out = {0};
+    for (uint32_t i = 0; i < plan->unit_count; i++) {
+        out.saved += plan->rules[i].saves_replaced;
+        out.ahead += plan->rules[i].goes_ahead;
+        out.on_device += plan->rules[i].state_on_device;
+    }
+    out.device_first = plan->rules[0].state_on_device && out.on_device < plan->unit_count;
+    return out;
+}
+
+/* ---- what follows for a step ------------------------------------------------------------------------- */
+
+struct step_rules {
+    bool some_there, some_not; /* the drives must have some plane of what is trained; they need not have one */
+    bool returns, on_device;   /* ox_unit_rules: returns_to_drives and state_on_device of any unit */
+};
+
+static struct step_rules rules_of_all(const struct ox_plan_input *input) {
+    struct step_rules out = {0};
+    for (uint32_t i = 0; i < input->table->unit_count; i++) {
+        const struct ox_unit_rules rules = ox_plan_unit_rules(input, i);
+        out.some_there = out.some_there || rules.on_drives.hi || rules.on_drives.state;
+        out.some_not = out.some_not ||
+                       (input->model.units[i].trained && !(rules.on_drives.hi && rules.on_drives.state));
+        out.returns = out.returns || rules.returns_to_drives;
+        out.on_device = out.on_device || rules.state_on_device;
+    }
+    return out;
+}
+
+bool ox_plan_commits_between(const struct ox_plan_input *input) {
+    return input->budget.nvme_bytes > 0 && rules_of_all(input).on_device;
+}
+
+bool ox_plan_may_stay(const struct ox_plan_input *input) {
+    const struct step_rules rules = rules_of_all(input);
+    const uint32_t slots = rules.returns ? 3 : rules.some_there ? 2 : 1;
+    return input->budget.nvme_bytes > 0 && !input->model.eval_only && ox_plan_generations(&input->budget) >= slots;
+}
+
+bool ox_plan_stays(const struct ox_plan_input *input, uint64_t persist_steps) {
+    const bool pays = persist_steps != 1 && (persist_steps > 0 || rules_of_all(input).some_not);
+    return ox_plan_may_stay(input) && (pays || ox_plan_commits_between(input));
+}
+
+bool ox_plan_transacts(const struct ox_plan_input *input, bool stays) {
+    return input->budget.nvme_bytes > 0 && (!stays || rules_of_all(input).some_there);
+}
