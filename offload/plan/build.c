@@ -239,6 +239,18 @@ static void update_late(struct ox_builder *b, const struct visit *visit) {
     }
 }
 
+/* The planes of a unit that the visit before, of another stage, has too, and that stay; OX_NONE: they are fetched. */
+static uint32_t staying(const struct ox_builder *b, const struct visit *visit, uint32_t unit_idx) {
+    uint32_t at = OX_NONE;
+    if (visit->idx > 0) {
+        const struct ox_plan_stage *const before = &b->in->model.stages[b->scratch->visits[visit->idx - 1].stage_idx];
+        for (uint32_t nth = 0; nth < before->unit_count && before != visit->stage; nth++) {
+            at = before->units[nth].unit_idx == unit_idx ? b->scratch->weights_at[visit->idx - 1][nth] : at;
+        }
+    }
+    return at;
+}
+
 static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_stage *const stage = visit->stage;
     if (b->train && visit->mb_first == 0 && visit->pass == PASS_BACKWARD) {
@@ -249,7 +261,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         const bool first = visit->mb_first == 0 && visit->pass != PASS_BACKWARD &&
                            ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx;
         const bool reads = visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING;
-        b->scratch->weights_at[visit->idx][nth] = reads ? fetch_weights(b, unit_idx, first) : OX_NONE;
+        const uint32_t stays = first ? OX_NONE : staying(b, visit, unit_idx);
+        b->scratch->weights_at[visit->idx][nth] =
+            !reads ? OX_NONE : stays != OX_NONE ? stays : fetch_weights(b, unit_idx, first);
     }
     if (b->train && visit->mb_first == 0 && visit->pass == PASS_HEAD) {
         update_late(b, visit);

@@ -7,7 +7,13 @@
  * unrounded. */
 static bool sums_on_host(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
-    return (grad->addend != OX_NONE || grad->added_to != OX_NONE) && !ox_build_on_device(b, grad->unit_idx);
+    return !grad->in_turn && (grad->addend != OX_NONE || grad->added_to != OX_NONE) &&
+           !ox_build_on_device(b, grad->unit_idx);
+}
+
+/* Whether the sum goes on in that of another use, in turn, and never waits for the optimizer itself. */
+static bool goes_on(const struct ox_builder *b, uint32_t grad_idx) {
+    return ox_plan_goes_on(ox_build_grad(b, grad_idx));
 }
 
 /* Whether the device rounds the finished gradient to bf16. One that is added to another is rounded with the sum. */
@@ -24,11 +30,13 @@ static uint64_t slice_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     return ox_plan_grad_slice(b->in, grad_idx) * sizeof(float);
 }
 
-/* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device. */
+/* Bytes of a gradient's home. With several tiles it also takes fp32 partial sums, unless these stay on the device; one
+ * that goes on has a home for them alone. */
 static uint64_t grad_home_bytes(const struct ox_builder *b, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     const uint64_t partial = ox_build_on_device(b, grad->unit_idx) ? 0 : b->rest_slots * sum_bytes(b, grad_idx);
-    return ox_max_u64(partial, slice_bytes(b, grad_idx) / (packs(b, grad_idx) ? 2 : 1));
+    const uint64_t finished = goes_on(b, grad_idx) ? 0 : slice_bytes(b, grad_idx) / (packs(b, grad_idx) ? 2 : 1);
+    return ox_max_u64(partial, finished);
 }
 
 static enum ox_tier grad_tier(const struct ox_builder *b, uint32_t grad_idx) {
@@ -50,7 +58,7 @@ static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
 static bool sums_away(const struct ox_builder *b, uint32_t grad_idx) {
     const bool waits_here = grad_on_device(b, grad_idx) ||
                             (ox_build_unified(b) && grad_tier(b, grad_idx) == OX_TIER_HOST);
-    return waits_here && !packs(b, grad_idx);
+    return waits_here && !packs(b, grad_idx) && !goes_on(b, grad_idx);
 }
 
 /* ---- homes ------------------------------------------------------------------------------------ */
@@ -68,6 +76,8 @@ void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx) {
         if (b->in->placement.overlap && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
             s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_DEVICE, grad_idx, true);
         }
+    } else if (goes_on(b, grad_idx) && grad_home_bytes(b, grad_idx) == 0) {
+        s->grad_home[grad_idx] = OX_NONE;
     } else if (grad_tier(b, grad_idx) == OX_TIER_HOST) {
         s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_HOST, grad_idx, true);
     } else if (b->train || b->carries) {
@@ -253,7 +263,7 @@ static uint32_t addend_at(struct ox_builder *b, uint32_t grad_idx) {
 static void reduce_grad(struct ox_builder *b, uint32_t grad_idx, uint32_t at) {
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     uint32_t addends[OX_TASK_USES_MAX], count = 0;
-    for (uint32_t i = grad->addend; i != OX_NONE; i = ox_build_grad(b, i)->addend) {
+    for (uint32_t i = grad->in_turn ? OX_NONE : grad->addend; i != OX_NONE; i = ox_build_grad(b, i)->addend) {
         OX_ASSERT(count < OX_TASK_USES_MAX);
         addends[count++] = addend_at(b, i);
     }
@@ -275,6 +285,17 @@ static struct ox_task *pack(struct ox_builder *b, uint32_t grad_idx, uint32_t so
     return task;
 }
 
+/* Adds the sum of the uses that backward has finished before, in turn. */
+static void add_in_turn(struct ox_builder *b, uint32_t grad_idx) {
+    const uint32_t before = ox_build_grad(b, grad_idx)->addend;
+    if (before != OX_NONE) {
+        struct ox_task *const add = ox_build_grad_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, grad_idx);
+        ox_build_updates(add, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
+        ox_build_nth_use(add, (struct ox_use){
+            .buf_idx = b->scratch->grad_live[before], .role = OX_USE_GRAD, .nth = 1, .read = true});
+    }
+}
+
 /* Finishes a sum that stays on the device: adds those of other uses, and brings it into the form that the optimizer
  * takes. */
 static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
@@ -284,7 +305,7 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     if (grad->added_to != OX_NONE) {
         return;
     }
-    if (grad->addend != OX_NONE) {
+    if (ox_plan_adds_at_rest(grad)) {
         struct ox_task *const add = ox_build_grad_task(b, OX_TASK_GRAD_ADD, OX_LANE_COMPUTE, grad_idx);
         ox_build_updates(add, at, OX_USE_GRAD);
         uint32_t nth = 0;
@@ -310,6 +331,12 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     /* Ranks first: what follows is done with the slice that the rank owns of the whole sum. */
     if (last && ox_plan_exchanges(b->in)) {
         sum_ranks(b, grad_idx);
+    }
+    if (last && ox_build_grad(b, grad_idx)->in_turn) {
+        add_in_turn(b, grad_idx);
+    }
+    if (last && goes_on(b, grad_idx)) {
+        return;
     }
     if (grad_on_device(b, grad_idx)) { /* between tiles it stays where it is */
         if (last) {

@@ -253,7 +253,7 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
  * host in fp32 too, and is rounded there. */
 static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_grad *const grad = &input->model.grads[task->grad_idx];
-    const bool added = grad->addend == OX_NONE || task->lane == OX_LANE_NVME_WRITE;
+    const bool added = !ox_plan_adds_at_rest(grad) || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
     return task->last ? ox_plan_grad_slice(input, task->grad_idx) * (rounded ? 2 : 4)
                       : grad->elem_count * 4 * (task->slot + 1);
@@ -419,12 +419,15 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
 
 /* Asserts that the gradient of the first use and those that are added to it form one list, all of it of this unit. */
 static void check_addends(const struct ox_plan_model *model, uint32_t first_idx) {
-    uint32_t left = model->grad_count;
+    uint32_t left = model->grad_count, before = OX_NONE;
+    const bool in_turn = model->grads[first_idx].in_turn;
     for (uint32_t i = first_idx; i != OX_NONE; i = model->grads[i].addend, left--) {
         const struct ox_plan_grad *const grad = &model->grads[i];
         OX_ASSERT(left > 0 && grad->unit_idx == model->grads[first_idx].unit_idx);
-        OX_ASSERT(grad->added_to == (i == first_idx ? OX_NONE : first_idx));
-        OX_ASSERT(grad->elem_count <= model->grads[first_idx].elem_count);
+        OX_ASSERT(grad->added_to == (in_turn ? before : i == first_idx ? OX_NONE : first_idx));
+        OX_ASSERT(grad->elem_count <= model->grads[first_idx].elem_count && grad->in_turn == in_turn);
+        OX_ASSERT(!in_turn || grad->elem_count == model->grads[first_idx].elem_count);
+        before = i;
     }
 }
 

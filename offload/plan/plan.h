@@ -51,7 +51,7 @@ enum ox_task_kind {
     OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
                           tree, in place or to its target                                  */
     OX_TASK_GRAD_ADD,  /* compute: adds the gradients of other uses of a unit to that of its first use, where the sum
-                          stays on the device                                              */
+                          stays on the device; in turn: the sum so far to that of one more use */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
     OX_TASK_REDUCE,    /* reduce: square sums of a finished gradient, to which those of other uses are added first;
                           compute: square sums of a gradient on the device                 */
@@ -281,13 +281,24 @@ struct ox_plan_stage {
 
 /* A gradient: one sum over the micro-batches, with an accumulator and a home. There is one for each use of a unit;
  * before the update the others are added to that of the first use, from its first element on, in the order of a list
- * that begins with its `addend`. Backward finishes them in this order. */
+ * that begins with its `addend`. Backward finishes them in this order.
+ * Stages that share a unit add in turn: a finished gradient stays in compute memory, and the one that backward finishes
+ * next takes it up there. So one sum leaves, however many stages there are. */
 struct ox_plan_grad {
     uint32_t unit_idx;   /* the unit that has these weights */
     uint32_t added_to;   /* the gradient that this one is added to, or OX_NONE */
-    uint32_t addend;     /* the gradient that is added next, or OX_NONE */
+    uint32_t addend;     /* the gradient that is added next; in turn: the one added to this one; or OX_NONE */
     uint64_t elem_count;
+    bool in_turn;        /* as the others of the unit, which have as many elements */
 };
+/* Whether others are added where the finished gradient waits for the optimizer; and whether its sum goes on in another
+ * one. */
+static inline bool ox_plan_adds_at_rest(const struct ox_plan_grad *grad) {
+    return !grad->in_turn && grad->addend != OX_NONE;
+}
+static inline bool ox_plan_goes_on(const struct ox_plan_grad *grad) {
+    return grad->in_turn && grad->added_to != OX_NONE;
+}
 
 /* What the plan needs to know of a model at one batch shape. */
 struct ox_plan_model {

@@ -20,7 +20,7 @@ static void rule_update(const struct ox_plan_input *input, uint32_t unit_idx, st
     out->updated = ox_plan_holds(input, unit_idx);
     out->state_on_device = homes->state == OX_TIER_DEVICE && train;
     out->sums_on_device = out->state_on_device || (placement->device_sums && !input->budget.unified && train &&
-                                                   input->model.grads[grad_idx].addend == OX_NONE);
+                                                   !ox_plan_adds_at_rest(&input->model.grads[grad_idx]));
     out->speculative = !out->state_on_device && (store || placement->saves_replaced) && is_early(input, unit_idx);
     out->saves_replaced = out->speculative && placement->saves_replaced && homes->weights != OX_TIER_NVME &&
                           homes->state == OX_TIER_HOST;

@@ -233,12 +233,19 @@ static void sum_parts(struct effects *e, uint32_t grad_idx) {
     }
 }
 
-/* GRAD_ADD: the gradients of other uses of the weights are added to this one. */
+/* GRAD_ADD: the gradients of other uses of the weights are added to this one; in turn the sum of all that backward has
+ * finished before it. */
 static void add_other_uses(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const struct ox_content from_to[2] = {ox_content_sum(e, grad_idx), ox_content(TOTAL, grad_idx, 0)};
+    const struct ox_plan_grad *const grad = ox_effects_grad(e, grad_idx);
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
     ox_effects_need_addends(e, tier, grad_idx);
+    if (grad->in_turn && grad->addend != OX_NONE) {
+        e->nth = 1;
+        ox_effects_need(e, OX_USE_GRAD, tier, ox_effects_whole_sum(e, grad->addend));
+        e->nth = 0;
+    }
 }
 
 /* ---- any task -------------------------------------------------------------------------------------- */

@@ -106,7 +106,7 @@ uint32_t ox_effects_own_loads(const struct effects *e) {
 
 struct ox_content ox_effects_whole_sum(const struct effects *e, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = ox_effects_grad(e, grad_idx);
-    const bool added = grad->addend != OX_NONE && ox_proof_on_device(e->in, grad->unit_idx);
+    const bool added = grad->addend != OX_NONE && (grad->in_turn || ox_proof_on_device(e->in, grad->unit_idx));
     return added ? ox_content(TOTAL, grad_idx, 0) : ox_content_sum(e, grad_idx);
 }
 
@@ -115,7 +115,9 @@ struct ox_content ox_effects_finished_sum(const struct effects *e, uint32_t grad
 }
 
 void ox_effects_need_addends(struct effects *e, enum ox_tier tier, uint32_t grad_idx) {
-    for (uint32_t i = ox_effects_grad(e, grad_idx)->addend; i != OX_NONE; i = ox_effects_grad(e, i)->addend) {
+    const bool in_turn = ox_effects_grad(e, grad_idx)->in_turn;
+    for (uint32_t i = ox_effects_grad(e, grad_idx)->addend; i != OX_NONE && !in_turn;
+         i = ox_effects_grad(e, i)->addend) {
         e->nth++;
         ox_effects_need(e, OX_USE_GRAD, tier, ox_content_sum(e, i));
     }

@@ -80,7 +80,7 @@ uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t
 
 bool ox_proof_packs(const struct ox_plan_input *input, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
-    const bool second_use = grad->added_to != OX_NONE, first_of_two = grad->addend != OX_NONE;
+    const bool second_use = grad->added_to != OX_NONE, first_of_two = grad->addend != OX_NONE && !grad->in_turn;
     return input->model.grad_bf16 && !second_use && (!first_of_two || ox_proof_on_device(input, grad->unit_idx));
 }
 
@@ -123,8 +123,10 @@ uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit
  * stays on the device. */
 uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
     const uint64_t tiles = input->placement.tiles, micro_batches = input->model.micro_batches;
-    uint64_t bytes = ox_proof_packs(input, grad_idx) ? ox_proof_packed_bytes(input, grad_idx)
-                                                     : ox_proof_slice_bytes(input, grad_idx);
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    const bool moves_on = grad->in_turn && grad->added_to != OX_NONE; /* in compute memory, to that of another use */
+    uint64_t bytes = moves_on ? 0 : ox_proof_packs(input, grad_idx) ? ox_proof_packed_bytes(input, grad_idx)
+                                                                   : ox_proof_slice_bytes(input, grad_idx);
     for (uint64_t i = 1; i < tiles && !ox_proof_on_device(input, input->model.grads[grad_idx].unit_idx); i++) {
         const uint32_t sums = ox_proof_sums_after(input, (uint32_t)(micro_batches * i / tiles));
         bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx));
@@ -140,7 +142,8 @@ bool ox_proof_counts_on_device(const struct ox_plan_input *input, uint32_t unit_
         return false;
     }
     for (uint32_t i = 0; i < input->model.grad_count; i++) {
-        if (input->model.grads[i].unit_idx == unit_idx && input->model.grads[i].addend != OX_NONE) {
+        const struct ox_plan_grad *const grad = &input->model.grads[i];
+        if (grad->unit_idx == unit_idx && grad->addend != OX_NONE && !grad->in_turn) {
             return false; /* the host adds the second use first */
         }
     }

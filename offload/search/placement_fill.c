@@ -84,10 +84,10 @@ static uint64_t plane_bytes(const struct ox_search *s, uint32_t unit_idx, enum o
     if (fixed && plane != OX_HOME_WEIGHTS) {
         return 0;
     }
-    if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights */
+    if (plane == OX_HOME_GRAD) { /* one gradient for each use of the weights, in turn one for all */
         uint64_t slices = 0;
         for (uint32_t i = model->units[unit_idx].grad_idx; i != OX_NONE; i = model->grads[i].addend) {
-            slices += ox_plan_grad_slice(s->in, i);
+            slices += ox_plan_goes_on(&model->grads[i]) ? 0 : ox_plan_grad_slice(s->in, i);
         }
         return slices * sizeof(float);
     }

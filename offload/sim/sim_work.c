@@ -264,11 +264,16 @@ static double grad_elems(const struct pricing *p) {
     return (double)p->setup->input->model.grads[p->task->grad_idx].elem_count;
 }
 
-/* Elements of the gradients of other uses of the unit's weights; 0 if there is none. */
+/* Elements of the gradients of other uses of the unit's weights that a task adds; 0 if there is none. In turn GRAD_ADD
+ * adds one sum, and REDUCE nothing. */
 static double addend_elems(const struct pricing *p) {
     const struct ox_plan_grad *const grads = p->setup->input->model.grads;
+    const uint32_t first = unit_of(p)->grad_idx;
+    if (grads[first].in_turn) {
+        return p->task->kind == OX_TASK_GRAD_ADD ? (double)ox_plan_grad_slice(p->setup->input, first) : 0;
+    }
     double elems = 0;
-    for (uint32_t i = grads[unit_of(p)->grad_idx].addend; i != OX_NONE; i = grads[i].addend) {
+    for (uint32_t i = grads[first].addend; i != OX_NONE; i = grads[i].addend) {
         elems += (double)ox_plan_grad_slice(p->setup->input, i);
     }
     return elems;

@@ -66,8 +66,9 @@ static void reduce(const struct task_run *run) {
     struct ox_rank *const rank = run->rank;
     const uint32_t unit_idx = run->task->unit_idx;
     const struct ox_plan_grad *const grads = rank->plan->input.model.grads;
-    uint32_t addend = grads[ox_unit_grad_idx(rank, unit_idx)].addend;
-    const bool is_sum = addend != OX_NONE;
+    const struct ox_plan_grad *const first_use = &grads[ox_unit_grad_idx(rank, unit_idx)];
+    const bool is_sum = ox_plan_adds_at_rest(first_use);
+    uint32_t addend = is_sum ? first_use->addend : OX_NONE;
     const uint64_t elems = ox_slice_elems(rank, unit_idx), first = ox_slice_first(rank, unit_idx);
     void *const grad = view(run, OX_USE_GRAD).ptr;
     double *const partials = view(run, OX_USE_NORM).ptr;

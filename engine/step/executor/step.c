@@ -77,7 +77,7 @@ static struct ox_unit_job stage_job(const struct issue *is) {
     struct ox_unit_job job = {
         .run = {.ops = &rank->ops, .lane = is->lane},
         .shape = &rank->shape,
-        .unit = &rank->config.model->units[stage_of(is)->units[0].unit_idx],
+        .unit = ox_model_stage_unit(rank->config.model, is->task->stage_idx),
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
         .begins = is->task->begins,
@@ -280,13 +280,15 @@ static enum ox_status issue_sum_parts(const struct issue *is) {
     return run.status;
 }
 
-/* Adds the finished sums of other uses of a unit to that of the first. */
+/* Adds the finished sums of other uses of a unit to that of the first; in turn the one so far to one more. */
 static enum ox_status issue_grad_add(const struct issue *is) {
     const struct ox_plan_input *const input = &is->rank->plan->input;
     struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
     float *const sum = view(is, OX_USE_GRAD).ptr;
     uint32_t nth = 0;
-    for (uint32_t i = input->model.grads[is->task->grad_idx].addend; i != OX_NONE; i = input->model.grads[i].addend) {
+    const struct ox_plan_grad *const grads = input->model.grads;
+    const bool in_turn = grads[is->task->grad_idx].in_turn;
+    for (uint32_t i = grads[is->task->grad_idx].addend; i != OX_NONE; i = in_turn ? OX_NONE : grads[i].addend) {
         OX_RUN(&run, add, .target = sum, .a = sum, .b = nth_view_if(is, OX_USE_GRAD, ++nth),
                .count = ox_plan_grad_slice(input, i));
     }

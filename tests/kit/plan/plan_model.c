@@ -43,7 +43,7 @@ static uint32_t make_stages(struct plan_model *m, const struct plan_model_sizes 
         m->stages[count] = make_stage(sizes, kind, i);
         m->stages[count].starts_back = follows ? before->starts_back + 1 : 0;
         m->stages[count++].saves_input &= !follows;
-        if (sizes->shares && kind == OX_PLAN_BLOCK) {
+        for (uint32_t k = 0; k < sizes->shares && kind == OX_PLAN_BLOCK; k++) {
             m->stages[count++] = make_stage(sizes, kind, i);
         }
     }
@@ -74,7 +74,14 @@ static uint32_t make_grads(struct plan_model *m, const struct plan_model_sizes *
             struct ox_plan_grad *const grad = &m->grads[use->grad_idx];
             *grad = (struct ox_plan_grad){.unit_idx = use->unit_idx, .added_to = OX_NONE, .addend = OX_NONE,
                                           .elem_count = is_table ? sizes->tied_elems : unit->elem_count};
-            if (!first) {
+            grad->in_turn = sizes->in_turn && kind_of(sizes, use->unit_idx, unit_count) == OX_PLAN_BLOCK;
+            if (!first && grad->in_turn) { /* the stages that finish later are further up the list */
+                uint32_t end = unit->grad_idx;
+                for (; m->grads[end].addend != OX_NONE; end = m->grads[end].addend) {
+                }
+                grad->added_to = end;
+                m->grads[end].addend = use->grad_idx;
+            } else if (!first) {
                 grad->added_to = unit->grad_idx;
                 grad->addend = m->grads[unit->grad_idx].addend;
                 m->grads[unit->grad_idx].addend = use->grad_idx;

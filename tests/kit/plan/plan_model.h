@@ -10,8 +10,8 @@ enum { PLAN_MODEL_UNITS_MAX = 256 };
 /* The lists that a struct ox_plan_model points at. */
 struct plan_model {
     struct ox_plan_unit units[PLAN_MODEL_UNITS_MAX];
-    struct ox_plan_grad grads[2 * PLAN_MODEL_UNITS_MAX + 1];
-    struct ox_plan_stage stages[2 * PLAN_MODEL_UNITS_MAX];
+    struct ox_plan_grad grads[3 * PLAN_MODEL_UNITS_MAX + 1];
+    struct ox_plan_stage stages[3 * PLAN_MODEL_UNITS_MAX];
     uint32_t order[PLAN_MODEL_UNITS_MAX];
 };
 
@@ -24,7 +24,8 @@ struct plan_model_sizes {
     uint64_t tied_elems; /* of the embedding that the head uses as its table; 0: it has its own */
     bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
     bool pairs;  /* blocks compute with two units each, where there are as many */
-    bool shares; /* every block's first unit is that of a second stage, right behind it */
+    uint32_t shares; /* every block's first unit is that of so many more stages, 2 at most, right behind it */
+    bool in_turn;    /* their gradients are added in turn */
     bool chains; /* of every three blocks, two start their backward from the input of the first */
     uint64_t frozen; /* bits of units that are not trained; one at least is */
 };

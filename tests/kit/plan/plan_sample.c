@@ -98,9 +98,12 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     sizes.forward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 100000);
     sizes.backward_kept_bytes = 1 + plan_sample_number(seed, &kept_counter, 200000);
     s->request.kept_units = (int32_t)plan_sample_number(seed, &kept_counter, unit_count + 2) - 1;
-    uint64_t uses_counter = 93000;
+    uint64_t uses_counter = 93000, shares_counter = 99000;
     sizes.pairs = plan_sample_number(seed, &uses_counter, 4) == 0;
     sizes.shares = plan_sample_number(seed, &uses_counter, 5) == 0;
+    const uint64_t stages = plan_sample_number(seed, &shares_counter, 3);
+    sizes.in_turn = sizes.shares && stages > 0;
+    sizes.shares *= sizes.in_turn ? (uint32_t)stages : 1;
     uint64_t chains_counter = 97000;
     sizes.chains = plan_sample_number(seed, &chains_counter, 4) == 0;
     const uint64_t frozen = plan_sample_number(seed, &uses_counter, UINT64_C(1) << 24);

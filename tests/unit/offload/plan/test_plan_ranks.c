@@ -54,29 +54,50 @@ static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
            s->table.shards[unit_idx].homes.weights != OX_TIER_DEVICE;
 }
 
-/* Bytes of weights that come from other ranks: in each tile for each pass of a stage and each unit that it uses, or
- * once for each unit. */
+/* Bytes of what a rank lacks of a unit. */
+static uint64_t bytes_of_others(const struct plan_sample *s, uint32_t unit_idx) {
+    const struct ox_shard *const shard = &s->table.shards[unit_idx];
+    const bool lo = s->in.model.precision->lo_travels && shard->sizes.lo_per_group > 0;
+    const uint64_t elems = s->in.model.units[unit_idx].elem_count - shard->elem_count;
+    return takes_from_host(s, unit_idx) ? 0 : elems * (lo ? 4 : 2);
+}
+
+static bool uses(const struct ox_plan_stage *stage, uint32_t unit_idx) {
+    bool is = false;
+    for (uint32_t k = 0; stage != NULL && k < stage->unit_count; k++) {
+        is |= stage->units[k].unit_idx == unit_idx;
+    }
+    return is;
+}
+
+/* Bytes of weights that come from other ranks: in each tile for each pass of a stage and each unit that it uses, unless
+ * the pass before, of another stage, has used it, where it stays; or once for each unit. */
 static uint64_t expected_in(const struct plan_sample *s, bool train) {
     const struct ox_plan_model *const model = &s->in.model;
-    const uint64_t tiles = s->in.placement.tiles;
     const bool each_pass = s->in.ranks.sharding == OX_SHARDING_FULL || s->in.ranks.sharding == OX_SHARDING_SHARED;
+    const struct ox_plan_stage *before = NULL;
+    const uint32_t count = model->stage_count;
     uint64_t bytes = 0;
-    bool trains = false; /* this stage or one before */
-    for (uint32_t i = 0; i < model->stage_count; i++) {
-        const struct ox_plan_stage *const stage = &model->stages[i];
-        trains = trains || s->in.model.stages[0].kind != OX_PLAN_EMBEDDING;
-        for (uint32_t k = 0; k < stage->unit_count; k++) {
-            trains = trains || model->units[stage->units[k].unit_idx].trained;
+    for (uint32_t i = 0; i < 2 * count * s->in.placement.tiles; i++) {
+        const bool back = i % (2 * count) >= count;
+        const uint32_t stage_idx = back ? 2 * count - 1 - i % (2 * count) : i % (2 * count);
+        const struct ox_plan_stage *const stage = &model->stages[stage_idx];
+        bool trains = model->stages[0].kind != OX_PLAN_EMBEDDING; /* this stage or one before */
+        for (uint32_t j = 0; j <= stage_idx; j++) {
+            for (uint32_t k = 0; k < model->stages[j].unit_count; k++) {
+                trains = trains || model->units[model->stages[j].units[k].unit_idx].trained;
+            }
         }
-        const uint64_t passes = stage->kind == OX_PLAN_BLOCK && train && trains ? 2 : 1;
-        for (uint32_t k = 0; k < stage->unit_count; k++) {
+        if (back && (!train || !trains || stage->kind == OX_PLAN_HEAD)) {
+            continue;
+        }
+        const bool reads = !back || stage->kind == OX_PLAN_BLOCK;
+        for (uint32_t k = 0; k < stage->unit_count && reads; k++) {
             const uint32_t unit_idx = stage->units[k].unit_idx;
-            const bool lo = model->precision->lo_travels && s->table.shards[unit_idx].sizes.lo_per_group > 0;
-            const uint64_t width = lo ? 4 : 2;
-            const uint64_t others = model->units[unit_idx].elem_count - s->table.shards[unit_idx].elem_count;
-            const uint64_t times = each_pass ? passes * tiles : model->units[unit_idx].stage_idx == i;
-            bytes += takes_from_host(s, unit_idx) ? 0 : others * width * times;
+            const bool once = i < count && model->units[unit_idx].stage_idx == stage_idx;
+            bytes += (each_pass ? before == stage || !uses(before, unit_idx) : once) ? bytes_of_others(s, unit_idx) : 0;
         }
+        before = reads ? stage : NULL;
     }
     return bytes;
 }
