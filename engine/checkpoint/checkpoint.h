@@ -196,6 +196,15 @@ OX_MUST enum ox_status ox_engine_init_weights(struct ox_engine *engine, uint64_t
 OX_MUST enum ox_status ox_export_folder(const char *source, const char *adapter, bool averages, const char *path,
                                         enum ox_dtype dtype, uint64_t shard_bytes_max);
 
+/* Writes a checkpoint of layers that shared their weights as one of layers that each have their own: at `path`, which
+ * must not exist, with the same progress, so that a run can go on from it. The weights are the same; each layer gets
+ * the moments of what it shared. Each sees from then on its own part of the gradient, which was the sum of `n` layers':
+ * with SCALE the first moments are divided by n and the second ones by n^2. *layers: how many shared, at most. */
+enum ox_unlock_moments { OX_UNLOCK_SCALE, OX_UNLOCK_COPY, OX_UNLOCK_ZERO, OX_UNLOCK_COUNT };
+#define OX_UNLOCK_CHOICES "scale|copy|zero"
+OX_MUST enum ox_status ox_checkpoint_unlock(const char *source, const char *path, enum ox_unlock_moments moments,
+                                            uint32_t *layers);
+
 /* Exports the mean of the weights of `count` checkpoints or model folders alike, without adapters: sums in double, in
  * the order given, rounded to float32 as PyTorch rounds and then to `dtype`. config.json and the tokenizer are those of
  * the last one. Folders of other models are OX_E_CONFIG. */

@@ -102,7 +102,8 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
     static const enum ox_dtype same[] = {OX_DTYPE_F32, OX_DTYPE_BF16, OX_DTYPE_F16};
     const enum ox_unit_format format = model->units[tensor->unit_idx].format;
     const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[format];
-    return tensor->saved_idx != OX_NO_TENSOR && (plane == OX_PLANE_MASTER ? !exact : tensor->trained);
+    const bool is_own = tensor->shares_idx == OX_NO_TENSOR; /* else another layer's tensor has the planes of both */
+    return tensor->saved_idx != OX_NO_TENSOR && is_own && (plane == OX_PLANE_MASTER ? !exact : tensor->trained);
 }
 
 /* How many of the first `count` planes of the list the optimizer file has of a tensor. */
@@ -323,14 +324,18 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
     } else if (dtype == OX_DTYPE_BF16) {
         weights = view->hi + piece->at;
     } else if (dtype == OX_DTYPE_F16) {
-        const enum ox_status status = ox_to_halves(tensor->name, weights, piece->count, files->converted);
-        if (status != OX_OK) {
-            return status;
-        }
+        OX_TRY(ox_to_halves(tensor->name, weights, piece->count, files->converted));
         weights = files->converted;
     }
-    add_sum(files, 0, piece, weights, piece->count / ox_tensor_limbs(tensor) * ox_dtype_bytes(dtype));
-    return ox_hf_write(files->hf, piece->tensor_idx, piece->first, piece->count, weights);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = piece->tensor_idx; i != OX_NO_TENSOR && status == OX_OK;
+         i = files->model->tensors[i].next_sharing) { /* layers that share weights have each their own in files */
+        struct ox_tensor_part of = *piece;
+        of.tensor_idx = i;
+        add_sum(files, 0, &of, weights, of.count / ox_tensor_limbs(tensor) * ox_dtype_bytes(dtype));
+        status = ox_hf_write(files->hf, i, of.first, of.count, weights);
+    }
+    return status;
 }
 
 /* Writes plane `nth` of the list. */
@@ -650,7 +655,8 @@ enum ox_status ox_checkpoint_files_finish(struct ox_checkpoint_files **files_ptr
                                           enum ox_team_channel channel, enum ox_status written) {
     struct ox_checkpoint_files *const files = *files_ptr;
     struct ox_manifest manifest = {.state = *state, .weights_dtype = files->dtype,
-                                   .model_dtype = files->model_dtype, .eval = files->eval};
+                                   .model_dtype = files->model_dtype, .eval = files->eval,
+                                   .shared_layers = files->model->config.shared_layers};
     enum ox_status status = written;
     OX_ASSERT(status != OX_OK || files->missing == 0);
     if (files->optim != NULL) {

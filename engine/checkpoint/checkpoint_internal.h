@@ -93,6 +93,12 @@ OX_MUST enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struc
 OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_channel channel,
                                          enum ox_status written);
 
+/* Lets `fill` write a temporary folder and renames it to `path`, which must not exist. After a failure it removes the
+ * folder that it has made, under either name: renamed, it may not be durable. One that somebody else has put there
+ * stays. */
+typedef enum ox_status ox_folder_fill(void *context, const char *tmp);
+OX_MUST enum ox_status ox_folder_write(const char *path, ox_folder_fill *fill, void *context);
+
 /* Rounds weights of a tensor to halves; OX_E_CONFIG with its name if one is too large for them. */
 OX_MUST enum ox_status ox_to_halves(const char *tensor, const float *weights, uint64_t count, uint16_t *out);
 
@@ -105,6 +111,7 @@ struct ox_manifest {
     enum ox_dtype weights_dtype;
     enum ox_dtype model_dtype; /* format of the weights of the model with which the run began: F32, F16, BF16 */
     struct ox_last_eval eval;
+    uint32_t shared_layers; /* so many in succession share their weights, whose planes the first one has; 0: none do */
     char result[OX_RESULT_NAME_BYTES]; /* the checkpoint beside it that is the run's result; "": itself */
     struct ox_listed list; /* by name */
     const struct ox_readback *read_back; /* for ox_manifest_collect; may be NULL */

@@ -152,7 +152,8 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
                                    const struct ox_st_file *optim, const struct ox_st_entry **entries) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        for (uint32_t k = 0; model->tensors[i].saved_idx != OX_NO_TENSOR && k < planes->count; k++) {
+        const bool has = model->tensors[i].saved_idx != OX_NO_TENSOR && model->tensors[i].shares_idx == OX_NO_TENSOR;
+        for (uint32_t k = 0; has && k < planes->count; k++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
             const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
@@ -244,6 +245,17 @@ static bool has_averages(const struct ox_st_file *optim, const struct ox_model *
     return any;
 }
 
+/* Refuses a state that is of fewer layers than the run trains, or of more. */
+static enum ox_status check_sharing(const char *path, uint32_t had, uint32_t has) {
+    return had == has ? OX_OK
+           : has == 0
+               ? ox_fail(OX_E_CONFIG, "%s: %u layers in a row shared their weights and have one optimizer state; give "
+                         "--share-layers %u again, or let each have its own with `offload unlock`", path, had, had)
+               : ox_fail(OX_E_CONFIG, "--share-layers: in %s %s; %s", path,
+                         had == 0 ? "each layer has weights of its own" : "other layers share their weights",
+                         had == 0 ? "leave it out, or begin a new run" : "give the run's number again");
+}
+
 enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model) {
     char optim_path[OX_PATH_BYTES];
     struct ox_st_file *optim = NULL;
@@ -255,10 +267,11 @@ enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_mod
                                       "run with it as --model");
     }
     enum ox_status status = ox_checkpoint_check_state(path);
+    OX_THEN(status, check_sharing(path, ox_hf_saved_sharing(path), model->config.shared_layers));
     OX_THEN(status, ox_path_join(path, OX_OPTIM_FILE, optim_path));
     OX_THEN(status, ox_st_open(optim_path, &optim));
     for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {
-        if (was_frozen(optim, &model->tensors[i])) {
+        if (model->tensors[i].shares_idx == OX_NO_TENSOR && was_frozen(optim, &model->tensors[i])) {
             status = refuse_entry(model, optim, &model->tensors[i], OX_PLANE_M, NULL);
         }
     }
@@ -284,6 +297,7 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
     OX_THEN(status, base != NULL ? ox_hf_open_adapter(base, path, true, &folder) : ox_hf_open(path, true, &folder));
     OX_THEN(status, ox_hf_regroup(folder, model->config.mixture.per_unit)); /* files do not say how they are grouped */
     OX_THEN(status, check_same_model(model, ox_hf_model(folder), path));
+    OX_THEN(status, check_sharing(path, manifest.shared_layers, model->config.shared_layers));
     OX_THEN(status, ox_st_open(optim_path, &optim));
     const struct ox_state_format to = ox_engine_config_of(engine)->state;
     const struct ox_state_format from = {.kind = (enum ox_optim_kind)manifest.state.optimizer,

@@ -287,6 +287,9 @@ static bool put_notes(json_t *object, const struct ox_manifest *manifest) {
     if (manifest->result[0] != '\0') {
         failed |= json_object_set_new(object, "result", json_string(manifest->result));
     }
+    if (manifest->shared_layers > 1) {
+        failed |= json_object_set_new(object, OX_SHARED_LAYERS_KEY, json_integer(manifest->shared_layers));
+    }
     if (manifest->model_dtype != OX_DTYPE_F32) {
         failed |= json_object_set_new(object, "model_dtype", json_string(ox_dtype_name(manifest->model_dtype)));
     }
@@ -311,7 +314,10 @@ static enum ox_status get_notes(const char *path, const json_t *object, struct o
     if (manifest->model_dtype == OX_DTYPE_OTHER) { /* only told */
         manifest->model_dtype = OX_DTYPE_F32;
     }
-    const enum ox_status status = ox_json_get_u64(path, object, "last_eval_step", false, &manifest->eval.step);
+    uint64_t shared = 0;
+    enum ox_status status = ox_json_get_u64(path, object, OX_SHARED_LAYERS_KEY, false, &shared);
+    manifest->shared_layers = shared > 1 ? (uint32_t)ox_min_u64(shared, UINT32_MAX) : 0;
+    OX_THEN(status, ox_json_get_u64(path, object, "last_eval_step", false, &manifest->eval.step));
     return status == OX_OK ? ox_json_get_double(path, object, "last_eval_loss", false, &manifest->eval.loss) : status;
 }
 

@@ -29,16 +29,19 @@ struct export_job {
     enum ox_dtype dtype;
     float *values; /* BUFFER_ELEMS */
     const char *adapter; /* the folder of adapters that are merged, or NULL */
+    const char *source;  /* the folder with the files beside the weights */
+    uint64_t shard_bytes_max;
 };
 
 static enum ox_status read_source(const struct export_source *source, uint32_t tensor_idx, uint64_t first,
                                   uint64_t count, float *values) {
     const struct ox_hf_folder *const folder = source->folder;
     const struct ox_st_file *const optim = source->optim;
-    const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
+    const struct ox_tensor *const tensors = ox_hf_model(folder)->tensors, *tensor = &tensors[tensor_idx];
     if (optim == NULL) {
         return ox_hf_read_finite(folder, tensor_idx, first, count, values);
     }
+    tensor = tensor->shares_idx == OX_NO_TENSOR ? tensor : &tensors[tensor->shares_idx];
     const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, OX_PLANE_MASTER);
     if (entry == NULL && ox_optim_find(optim, tensor, OX_PLANE_M) == NULL &&
         ox_hf_dtype(folder, tensor_idx) != OX_DTYPE_F32) { /* frozen, of numbers of 16 bits */
@@ -191,13 +194,14 @@ static const char *beside(const struct export_job *job, const char *source) {
                                                                                 : ox_hf_base_path(job->folder);
 }
 
-static enum ox_status fill_folder(struct export_job *job, const char *source, const char *tmp,
-                                  uint64_t shard_bytes_max) {
+static enum ox_status fill_folder(void *context, const char *tmp) {
+    struct export_job *const job = context;
+    const char *const source = job->source;
     const struct ox_model *const model = ox_hf_model(job->folder);
     enum ox_status status = ox_checkpoint_check_space(tmp, ox_hf_bytes(model, job->dtype));
     if (status == OX_OK) {
         status =
-            ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, shard_bytes_max, &job->writer);
+            ox_hf_create(tmp, model, ox_hf_config(job->folder), job->dtype, job->shard_bytes_max, &job->writer);
     }
     OX_THEN(status, write_tensors(job));
     for (uint32_t k = 0; k < job->source_count && status == OX_OK; k++) {
@@ -217,10 +221,7 @@ static bool is_folder(const char *path, const struct stat *folder) {
     return lstat(path, &info) == 0 && info.st_dev == folder->st_dev && info.st_ino == folder->st_ino;
 }
 
-/* Fills a temporary folder and renames it to `path`. After a failure it removes the folder that it has made, under
- * either name: renamed, it may not be durable. One that somebody else has put there stays. */
-static enum ox_status write_folder(struct export_job *job, const char *source, const char *path,
-                                   uint64_t shard_bytes_max) {
+enum ox_status ox_folder_write(const char *path, ox_folder_fill *fill, void *context) {
     char tmp[OX_PATH_BYTES], text[OX_ERROR_TEXT_BYTES];
     struct stat made = {0};
     enum ox_status status = make_tmp(path, tmp);
@@ -228,7 +229,7 @@ static enum ox_status write_folder(struct export_job *job, const char *source, c
         return status;
     }
     (void)lstat(tmp, &made); /* if it fails, nothing is taken for the folder */
-    status = fill_folder(job, source, tmp, shard_bytes_max);
+    status = fill(context, tmp);
     OX_THEN(status, ox_folder_commit(tmp, path));
     if (status == OX_OK) {
         return OX_OK;
@@ -243,7 +244,8 @@ enum ox_status ox_export_folder(const char *source, const char *adapter, bool av
                                 enum ox_dtype dtype, uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER);
     struct export_source one = {.folder = NULL};
-    struct export_job job = {.sources = &one, .source_count = 1, .dtype = dtype, .adapter = adapter};
+    struct export_job job = {.sources = &one, .source_count = 1, .dtype = dtype, .adapter = adapter, .source = source,
+                             .shard_bytes_max = shard_bytes_max};
     enum ox_status status = ox_hf_open(source, true, &one.folder);
     if (status == OX_OK && adapter != NULL) {
         status = ox_hf_load_adapter(one.folder, adapter);
@@ -255,12 +257,13 @@ enum ox_status ox_export_folder(const char *source, const char *adapter, bool av
     if (status == OX_OK && ox_hf_model(one.folder)->config.lora.r > 0) {
         status = ox_hf_merge(one.folder); /* a checkpoint of adapters has masters of these alone */
     } else if (!averages) {
+        OX_THEN(status, ox_hf_share_layers(one.folder, ox_hf_saved_sharing(source), false));
         OX_THEN(status, open_masters(source, ox_hf_model(one.folder), dtype, &one.optim));
     }
     if (status == OX_OK) {
         job.folder = one.folder;
         job.values = malloc(BUFFER_ELEMS * sizeof *job.values);
-        status = job.values != NULL ? write_folder(&job, source, path, shard_bytes_max)
+        status = job.values != NULL ? ox_folder_write(path, fill_folder, &job)
                                     : ox_fail(OX_E_NOMEM, "%s: no memory to export it", source);
     }
     free(job.values);
@@ -295,6 +298,7 @@ static enum ox_status open_source(const char *path, const char *first, const str
         return ox_fail(OX_E_CONFIG, "%.400s: has other tensors than %.400s; average checkpoints of one model", path,
                        first);
     }
+    OX_TRY(ox_hf_share_layers(out->folder, ox_hf_saved_sharing(path), false));
     return open_masters(path, ox_hf_model(out->folder), dtype, &out->optim);
 }
 
@@ -302,7 +306,8 @@ enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const 
                               uint64_t shard_bytes_max) {
     OX_ASSERT(dtype < OX_DTYPE_OTHER && count > 0);
     struct export_source *const all = calloc(count, sizeof *all);
-    struct export_job job = {.dtype = dtype, .sources = all, .source_count = count,
+    struct export_job job = {.dtype = dtype, .sources = all, .source_count = count, .source = sources[count - 1],
+                             .shard_bytes_max = shard_bytes_max,
                              .values = malloc(BUFFER_ELEMS * sizeof *job.values),
                              .sums = malloc(BUFFER_ELEMS * sizeof *job.sums)};
     const bool has_memory = all != NULL && job.values != NULL && job.sums != NULL;
@@ -312,7 +317,7 @@ enum ox_status ox_export_mean(const char *const *sources, uint32_t count, const 
     }
     if (status == OX_OK) {
         job.folder = all[count - 1].folder;
-        status = write_folder(&job, sources[count - 1], path, shard_bytes_max);
+        status = ox_folder_write(path, fill_folder, &job);
     }
     for (uint32_t i = 0; all != NULL && i < count; i++) {
         ox_st_close(&all[i].optim);

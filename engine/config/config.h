@@ -164,6 +164,7 @@ struct ox_config_train {
 /* What of a model is trained, and with which adapters. */
 struct ox_config_parts {
     char freeze[OX_CONFIG_TEXT_BYTES];
+    char share_layers[24]; /* "": no layers share their weights; all | count: so many in succession do */
     char group[OX_CONFIG_TEXT_BYTES];
     uint64_t lora_r; /* 0: no fresh adapters */
     double lora_alpha;
@@ -315,6 +316,7 @@ struct ox_config_bench {
 
 /* How a command behaves and prints. */
 struct ox_config_tool {
+    int unlock_moments; /* enum ox_unlock_moments */
     int64_t clock_s; /* not an option: what a clock that shows local time read when the command began, in seconds since
                         it read the beginning of 1970. Chat templates print it */
     bool dry_run;
@@ -369,7 +371,7 @@ enum {
     OX_CMD_EXPORT = 1 << 4, OX_CMD_DOCTOR = 1 << 5, OX_CMD_BENCH = 1 << 6, OX_CMD_TOKENIZE = 1 << 7,
     OX_CMD_GENERATE = 1 << 8, OX_CMD_HELP = 1 << 9, OX_CMD_TRACE = 1 << 10, OX_CMD_TOP = 1 << 11,
     OX_CMD_STORE = 1 << 12, OX_CMD_INIT = 1 << 13, OX_CMD_COMPARE = 1 << 14,
-    OX_CMD_MERGE = 1 << 15, OX_CMD_AVERAGE = 1 << 16,
+    OX_CMD_MERGE = 1 << 15, OX_CMD_AVERAGE = 1 << 16, OX_CMD_UNLOCK = 1 << 17,
 };
 
 /* What of a run depends on an option, so that a resume with another value is reported. */

@@ -28,7 +28,8 @@ static const struct ox_option options[] = {
     {.name = "model", .type = OX_OPT_TEXT, TEXT(files.model), .group = group_files, .default_text = "", .commands = RUN,
      .usual = RUN, .help = "model folder of Hugging Face files, or a config.json for a fresh start"},
     {.name = "model", .type = OX_OPT_TEXT, TEXT(files.model), .group = group_files, .default_text = "",
-     .commands = OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE | OX_CMD_MERGE,
+     .commands = OX_CMD_EVAL | OX_CMD_INSPECT | OX_CMD_EXPORT | OX_CMD_TOKENIZE | OX_CMD_GENERATE | OX_CMD_MERGE |
+                 OX_CMD_UNLOCK,
      .usual = OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE,
      .help = "model folder of Hugging Face files, a checkpoint, or the folder of a run, whose newest checkpoint is "
              "taken"},
@@ -80,7 +81,8 @@ static const struct ox_option options[] = {
      .commands = RUN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE | OX_CMD_INIT, .bears = OX_BEARS_TOKENS,
      .help = "folder with tokenizer.json, or the file; default: the model's own"},
     {.name = "output", .alias = "output-dir", .type = OX_OPT_TEXT, TEXT(files.output_dir), .group = group_files,
-     .default_text = "", .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_AVERAGE | OX_CMD_INIT,
+     .default_text = "",
+     .commands = RUN | OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_AVERAGE | OX_CMD_UNLOCK | OX_CMD_INIT,
      .usual = RUN | OX_CMD_INIT, .help = "folder for the results"},
     {.name = "output", .alias = "output-dir", .placeholder = "FILE", .type = OX_OPT_TEXT, TEXT(files.output_dir),
      .group = group_files, .default_text = "", .commands = OX_CMD_TOKENIZE | OX_CMD_BENCH | OX_CMD_TRACE,
@@ -314,6 +316,10 @@ static const struct ox_option options[] = {
      .default_text = "", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "weights that are not trained: a tensor's name, with * and ?; embed, head, layers.0-15; or all-but "
              "PATTERN; may be repeated"},
+    {.name = "share-layers", .placeholder = "all|N", .type = OX_OPT_TEXT, TEXT(parts.share_layers),
+     .group = group_training, .default_text = "", .commands = RUN, .bears = OX_BEARS_BITS,
+     .help = "layers in a row, all or N at a time, train one set of weights, until `offload unlock` gives each its "
+             "own"},
     {.name = "group", .placeholder = "PATTERN:lr=...,weight_decay=...", .type = OX_OPT_PATTERNS, TEXT(parts.group),
      .group = group_training, .default_text = "", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "weights with a peak rate (1e-5, or 0.1x for a tenth of --learning-rate) or a decay of their own, by the "

@@ -44,7 +44,7 @@ const char *ox_command_name(unsigned command) {
                     {OX_CMD_TRACE, "trace"},     {OX_CMD_TOP, "top"},
                     {OX_CMD_STORE, "store"},     {OX_CMD_INIT, "init"},
                     {OX_CMD_COMPARE, "compare"}, {OX_CMD_MERGE, "merge"},
-                    {OX_CMD_AVERAGE, "average"}};
+                    {OX_CMD_AVERAGE, "average"}, {OX_CMD_UNLOCK, "unlock"}};
     for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (commands[i].command == command) {
             return commands[i].name;

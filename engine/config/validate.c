@@ -64,9 +64,9 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     if (strncmp(c->files.model, "http", 4) != 0) { /* pages of a hub: later */
         OX_TRY(ox_config_check_local("--model", c->files.model));
     }
-    const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT | OX_CMD_MERGE;
+    const unsigned train = OX_CMD_TRAIN, eval = OX_CMD_EVAL, export_ = OX_CMD_EXPORT | OX_CMD_MERGE | OX_CMD_UNLOCK;
     const unsigned needs_model = train | eval | OX_CMD_EXPORT | OX_CMD_PLAN | OX_CMD_INSPECT | OX_CMD_TOKENIZE |
-                                 OX_CMD_GENERATE;
+                                 OX_CMD_GENERATE | OX_CMD_UNLOCK;
     if (command == OX_CMD_TOKENIZE && (c->vocab.train_tokenizer || c->vocab.vocab_size > 0)) {
         return check_tokenizer_training(c);
     }

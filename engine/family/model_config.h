@@ -173,6 +173,7 @@ struct ox_model_config {
     double init_range;  /* standard deviation of a fresh normal tensor */
     int64_t bos_id, eos_id; /* -1: none */
     struct ox_lora lora;    /* no key of config.json */
+    uint32_t shared_layers; /* so many blocks in succession share one's weights; 0: each has its own. No such key */
 };
 
 /* Whether the layer has a mixture of experts. */

@@ -127,7 +127,8 @@ static struct range norm_range(const struct ox_generator *generator) {
 static uint64_t work_bytes(const struct ox_shape *shape) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < shape->model->block_count; i++) {
-        bytes = ox_max_u64(bytes, ox_unit_work_bytes(shape, shape->model->blocks[i], OX_PASS_FORWARD));
+        const struct ox_unit *const block = &shape->model->units[shape->model->blocks[i]];
+        bytes = ox_max_u64(bytes, ox_unit_work_bytes(shape, block, OX_PASS_FORWARD));
     }
     return bytes;
 }

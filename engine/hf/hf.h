@@ -66,6 +66,15 @@ OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab,
  * OX_E_CONFIG where the model cannot be grouped so. */
 OX_MUST enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit);
 
+/* Lets so many layers in succession share the weights of the first one of them, 0: none; the last may be fewer. What is
+ * frozen stays so; pointers to the model are void afterwards. OX_E_CONFIG where layers differ in shape, and with
+ * `compares` where their weights in the folder do. */
+OX_MUST enum ox_status ox_hf_share_layers(struct ox_hf_folder *folder, uint32_t layers, bool compares);
+/* How many layers in succession shared their weights when a checkpoint was saved, whose folder has the optimizer's
+ * planes of the first ones alone; 0: none did. */
+#define OX_SHARED_LAYERS_KEY "shared_layers" /* of trainer_state.json */
+uint32_t ox_hf_saved_sharing(const char *folder);
+
 /* Gives the model low-rank adapters: fresh ones, whose values follow from the seed, or those of a folder that PEFT or a
  * run has saved, which OX_E_CONFIG refuses where they are of another model or need what does not exist here. Tensors
  * keep their indices; pointers to the model are void afterwards. ox_hf_open does the second for an adapter's folder,

@@ -11,7 +11,7 @@ static const struct ox_st_entry *find_average(const struct ox_st_file *file, con
     return entry != NULL && entry->count == tensor->count ? entry : NULL;
 }
 
-enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
+static enum ox_status use_averages(struct ox_hf_folder *folder) {
     const struct ox_model *const model = folder->model;
     struct ox_hf_adapter *const adapter = model->config.lora.r > 0 ? folder->adapter : NULL;
     const char *const where = adapter != NULL && adapter->path != NULL ? adapter->path : folder->path;
@@ -23,7 +23,8 @@ enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
     }
     for (uint32_t k = 0; file != NULL && k < model->saved_count; k++) {
         const uint32_t i = model->saved[k];
-        const struct ox_st_entry *const entry = find_average(file, &model->tensors[i]);
+        const uint32_t first = model->tensors[i].shares_idx == OX_NO_TENSOR ? i : model->tensors[i].shares_idx;
+        const struct ox_st_entry *const entry = find_average(file, &model->tensors[first]);
         if (entry != NULL && adapter != NULL) {
             adapter->entries[k] = entry;
             found++;
@@ -41,4 +42,13 @@ enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
         adapter->cached = OX_NO_TENSOR;
     }
     return OX_OK;
+}
+
+enum ox_status ox_hf_use_averages(struct ox_hf_folder *folder) {
+    const uint32_t before = folder->model->config.shared_layers; /* of layers that shared, the file has one's */
+    const uint32_t saved = folder->model->config.lora.r > 0 ? 0 : ox_hf_saved_sharing(folder->path);
+    enum ox_status status = ox_hf_share_layers(folder, saved, false);
+    OX_THEN(status, use_averages(folder));
+    OX_THEN(status, ox_hf_share_layers(folder, before, false));
+    return status;
 }

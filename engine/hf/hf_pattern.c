@@ -38,9 +38,8 @@ bool ox_hf_means(const struct ox_model *model, const char *pattern, const struct
         return kind == OX_UNIT_HEAD || shared;
     }
     if (layers_of(pattern, &first, &last)) {
-        const uint32_t layer = model->units[own_idx].layer;
-        return (kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS) && last < model->block_count && layer >= first &&
-               layer <= last;
+        return (kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS) && last < model->block_count &&
+               tensor->layer >= first && tensor->layer <= last;
     }
     return fnmatch(pattern, tensor->name, 0) == 0 || (shared && fnmatch(pattern, "lm_head.weight", 0) == 0);
 }
@@ -146,12 +145,13 @@ enum ox_status ox_hf_refuse_pattern(const struct ox_model *model, const char *op
 enum ox_status ox_hf_check_blocks(const struct ox_model *model, const char *option) {
     for (uint32_t i = 1; i < model->tensor_count; i++) {
         const struct ox_tensor *const before = &model->tensors[i - 1], *const at = &model->tensors[i];
-        const bool together = before->unit_idx == at->unit_idx && before->role == at->role;
+        const bool together =
+            before->unit_idx == at->unit_idx && before->role == at->role && before->layer == at->layer;
         const bool alike = before->trained == at->trained && ox_tensor_same_group(before, at);
         if (together && !alike && at->offset % OX_Q8_BLOCK != 0) {
             return ox_fail(OX_E_CONFIG, "%s: %s and %s share a block of %d weights that is updated at once; mean both "
                            "or neither", option, before->name, at->name, (int)OX_Q8_BLOCK);
         }
     }
-    return OX_OK;
+    return ox_model_check_shared(model, option);
 }

@@ -1,9 +1,15 @@
-/* Makes a folder's model anew: with its experts in other units, or with a head of its own. */
+/* Makes a folder's model anew: with its experts in other units, with a head of its own, or with layers that share their
+ * weights. */
 #include "engine/hf/hf_internal.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/hash/listed.h"
+#include "base/json.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The tensor of `model` that has the values of one of another model: of a head that is tied, the table. */
 static uint32_t named(const struct ox_model *model, const struct ox_tensor *tensor) {
@@ -82,4 +88,58 @@ enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit) {
     }
     config.mixture.per_unit = per_unit;
     return remake(folder, &config);
+}
+
+/* ---- layers that share ---- */
+
+enum { COMPARED_ELEMS = 1 << 16 };
+
+/* Compares a tensor with the one that its layer shares, bit by bit. */
+static enum ox_status compare(const struct ox_hf_folder *folder, uint32_t tensor_idx, float *values) {
+    const struct ox_tensor *const tensor = &folder->model->tensors[tensor_idx];
+    const struct ox_tensor *const first = &folder->model->tensors[tensor->shares_idx];
+    enum ox_status status = OX_OK;
+    for (uint64_t at = 0; at < tensor->count && status == OX_OK; at += COMPARED_ELEMS) {
+        const uint64_t count = ox_min_u64(COMPARED_ELEMS, tensor->count - at);
+        status = ox_hf_read(folder, tensor_idx, at, count, values);
+        OX_THEN(status, ox_hf_read(folder, tensor->shares_idx, at, count, values + COMPARED_ELEMS));
+        if (status == OX_OK && memcmp(values, values + COMPARED_ELEMS, count * sizeof *values) != 0) {
+            status = ox_fail(OX_E_CONFIG, "--share-layers: layers %u and %u of %s hold different weights (%s); add "
+                             "--from-scratch, or leave it out", first->layer, tensor->layer, folder->path,
+                             tensor->name);
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_hf_share_layers(struct ox_hf_folder *folder, uint32_t layers, bool compares) {
+    struct ox_model_config config = folder->model->config;
+    config.shared_layers = layers > 1 ? layers : 0;
+    if (config.shared_layers == folder->model->config.shared_layers) {
+        return OX_OK;
+    }
+    enum ox_status status = remake(folder, &config);
+    float *const values = malloc(2 * COMPARED_ELEMS * sizeof *values);
+    if (values == NULL) {
+        return ox_hf_fail_memory(folder->path);
+    }
+    compares = compares && folder->places != NULL;
+    for (uint32_t i = 0; i < folder->model->tensor_count && compares && status == OX_OK; i++) {
+        status = folder->model->tensors[i].shares_idx != OX_NO_TENSOR ? compare(folder, i, values) : OX_OK;
+    }
+    free(values);
+    return status;
+}
+
+uint32_t ox_hf_saved_sharing(const char *folder) {
+    char path[OX_PATH_BYTES];
+    json_t *json = NULL;
+    uint64_t layers = 0;
+    if (ox_path_join(folder, OX_LISTED_IN, path) == OX_OK && ox_path_is_file(path) &&
+        ox_json_load(path, OX_LISTED_IN_BYTES_MAX, &json) == OX_OK) {
+        const json_t *const number = json_object_get(json, OX_SHARED_LAYERS_KEY);
+        layers = json_is_integer(number) && json_integer_value(number) > 1 ? (uint64_t)json_integer_value(number) : 0;
+    }
+    json_decref(json);
+    return (uint32_t)ox_min_u64(layers, UINT32_MAX);
 }

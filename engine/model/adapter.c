@@ -150,7 +150,8 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     tensor->init = is_b ? OX_INIT_ZERO : OX_INIT_UNIFORM;
     tensor->base_idx = base_idx;
     tensor->whole = tensor->shape[0];
-    tensor->next_part = OX_NO_TENSOR;
+    tensor->next_part = tensor->shares_idx = tensor->next_sharing = OX_NO_TENSOR;
+    tensor->layer = unit->layer;
     unit->tensor_count++;
 }
 

@@ -130,6 +130,7 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
     format_name(family, row, layer, expert, tensor->name);
     tensor->unit_idx = (uint32_t)(unit - model->units);
+    tensor->layer = layer;
     tensor->role = row->role;
     tensor->count = 1;
     for (uint32_t i = 0; i < sizeof row->shape / sizeof *row->shape; i++) {
@@ -144,7 +145,7 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
     tensor->limbs = row->shape[tensor->rank - 1] == OX_DIM_LIMBS;
     tensor->decay = tensor->trained && decays(tensor);
     tensor->init = row->init;
-    tensor->base_idx = tensor->saved_idx = OX_NO_TENSOR;
+    tensor->base_idx = tensor->saved_idx = tensor->shares_idx = tensor->next_sharing = OX_NO_TENSOR;
     unit->tensor_count++;
 }
 
@@ -248,6 +249,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     }
     ox_unit_lay_out(model, unit);
     model->param_count += unit->param_count;
+    model->own_count++;
     return unit_idx;
 }
 
@@ -264,16 +266,65 @@ static void add_block(struct ox_model *model, const struct ox_family *family) {
     }
 }
 
-static void add_units(struct ox_model *model, const struct ox_family *family) {
+/* Makes the block that was added last share the units of the one with which its run of blocks begins: their stages have
+ * the same units, and its tensors are theirs under other names. `from`: what the model had before it. */
+static enum ox_status share_block(struct ox_model *model, const struct ox_model *from) {
+    const uint32_t layer = from->block_count, first_layer = layer - layer % model->config.shared_layers;
+    const uint32_t stages = model->stage_count - from->stage_count, tensors = model->tensor_count - from->tensor_count;
+    const uint32_t tensor_idx = model->units[model->blocks[first_layer]].tensor_first;
+    uint32_t stage_idx = 0;
+    while (model->stages[stage_idx] != model->blocks[first_layer]) {
+        stage_idx++;
+    }
+    bool alike = from->tensor_count - tensor_idx == (layer - first_layer) * tensors;
+    for (uint32_t i = 0; i < tensors && alike; i++) {
+        struct ox_tensor *const own = &model->tensors[from->tensor_count + i];
+        struct ox_tensor *const first = &model->tensors[tensor_idx + i];
+        alike = first->role == own->role && first->rank == own->rank &&
+                memcmp(first->shape, own->shape, sizeof own->shape) == 0 && first->part_first == own->part_first;
+        own->shares_idx = tensor_idx + i;
+        own->next_sharing = first->next_sharing;
+        first->next_sharing = from->tensor_count + i;
+    }
+    if (!alike) {
+        return ox_fail(OX_E_CONFIG, "--share-layers: layers %" PRIu32 " and %" PRIu32 " of the model_type \"%s\" "
+                       "differ in shape; give a number that parts them, or leave it out", first_layer, layer,
+                       model->config.family);
+    }
+    for (uint32_t i = 0; i < stages; i++) {
+        model->faces[from->stage_count + i] = model->units[model->stages[from->stage_count + i]];
+        model->stages[from->stage_count + i] = model->stages[stage_idx + i];
+    }
+    model->blocks[layer] = model->blocks[first_layer];
+    model->unit_count = from->unit_count;
+    model->own_count = from->own_count;
+    model->param_count = from->param_count;
+    return OX_OK;
+}
+
+static enum ox_status add_units(struct ox_model *model, const struct ox_family *family) {
+    enum ox_status status = OX_OK;
     model->embed_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_EMBED});
-    while (model->block_count < model->config.layers) {
+    while (model->block_count < model->config.layers && status == OX_OK) {
+        const struct ox_model before = *model;
         add_block(model, family);
+        if (model->faces != NULL && before.block_count % model->config.shared_layers != 0) {
+            status = share_block(model, &before);
+        }
+    }
+    if (status != OX_OK) {
+        return status;
     }
     model->head_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_HEAD,
                                                                .stream = model->block_count + 1});
     model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
     model->table.offset =
         model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+    for (uint32_t i = 0; i < model->stage_count && model->faces != NULL; i++) {
+        struct ox_unit *const face = &model->faces[i];
+        *face = face->kind == OX_UNIT_BLOCK || face->kind == OX_UNIT_EXPERTS ? *face : model->units[model->stages[i]];
+    }
+    return OX_OK;
 }
 
 uint32_t ox_model_expert_units(const struct ox_model *model, uint32_t block_unit_idx, uint32_t *first) {
@@ -397,24 +448,30 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         group_count += groups_in(config, i);
     }
     const bool adapted = config->lora.r > 0;
-    const uint64_t tensors_most = adapted ? 3 * tensor_count : tensor_count;
+    const uint64_t tensors_most = adapted ? 3 * tensor_count : tensor_count + 1;
+    const bool shares = config->shared_layers > 1;
+    OX_ASSERT(!shares || !adapted);
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
         model->units = calloc(3 * ((size_t)config->layers + group_count + 2), sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)group_count + 2, sizeof *model->stages);
         model->blocks = calloc(config->layers, sizeof *model->blocks);
+        model->faces = shares ? calloc(config->layers + (size_t)group_count + 2, sizeof *model->faces) : NULL;
         model->tensors = calloc(tensors_most, sizeof *model->tensors);
         model->saved = calloc(tensors_most + 1, sizeof *model->saved);
         model->name_slots = (uint32_t)(2 * tensors_most + 1);
         model->by_name = calloc(model->name_slots, sizeof *model->by_name);
     }
     if (model == NULL || model->units == NULL || model->stages == NULL || model->blocks == NULL ||
-        model->tensors == NULL || model->saved == NULL || model->by_name == NULL) {
+        model->tensors == NULL || model->saved == NULL || model->by_name == NULL || (shares && model->faces == NULL)) {
         ox_model_close(&model);
         return ox_fail(OX_E_NOMEM, "no memory for the table of %" PRIu64 " tensors", tensor_count);
     }
-    add_units(model, family);
+    if ((status = add_units(model, family)) != OX_OK) {
+        ox_model_close(&model);
+        return status;
+    }
     OX_ASSERT(model->tensor_count == tensor_count);
     model->adapter_first = model->tensor_count;
     if (adapted && (status = ox_model_add_adapters(model, family->lora_targets)) != OX_OK) {
@@ -439,6 +496,7 @@ void ox_model_close(struct ox_model **model) {
         free((*model)->saved);
         free((*model)->tensors);
         free((*model)->blocks);
+        free((*model)->faces);
         free((*model)->stages);
         free((*model)->units);
         free(*model);

@@ -25,6 +25,7 @@ struct ox_tensor_group {
 struct ox_tensor {
     char name[OX_TENSOR_NAME_BYTES]; /* as written to files */
     uint32_t unit_idx;
+    uint32_t layer;  /* of a block's */
     enum ox_role role;
     uint32_t rank; /* 1 to 3 */
     uint64_t shape[3]; /* 1 from `rank` on */
@@ -42,6 +43,9 @@ struct ox_tensor {
     bool limbs;      /* its last dimension is OX_LIMBS, of which files have the sums (base/planes.h) */
     enum ox_init_kind init;
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
+    /* Of a layer that shares the weights of another: that one's tensor, in whose unit and place it is. It is in files
+     * under its own name, and no unit's range has it. And the next one that shares a tensor; OX_NO_TENSOR: none. */
+    uint32_t shares_idx, next_sharing;
     uint32_t saved_idx; /* its number among those that checkpoints have, parts alike; OX_NO_TENSOR: they lack it */
     struct ox_tensor_group group;
 };
@@ -119,7 +123,10 @@ struct ox_model {
     uint32_t unit_count;
     uint32_t *stages;           /* (stage_count): each one's own unit, in the order of forward */
     uint32_t stage_count;
-    uint32_t *blocks;           /* (block_count): the blocks among the stages */
+    uint32_t own_count;         /* units that are some stage's own; fewer than stages where layers share */
+    struct ox_unit *faces;      /* (stage_count): each one's own unit as the stage sees it (ox_model_stage_unit); NULL:
+                                   as it is */
+    uint32_t *blocks;           /* (block_count): the blocks among the stages, once for each layer */
     uint32_t block_count;
     uint32_t embed_idx, head_idx; /* the head's unit has the final norm, and its table unless that is tied */
     struct ox_table table;
@@ -130,7 +137,8 @@ struct ox_model {
     uint32_t *by_name, name_slots; /* a table of tensors, found by the hash of their names; behind each index + 1 */
 };
 
-/* Refuses sizes that overflow or exceed the limits above, and adapters of modules that the model lacks. With adapters,
+/* Refuses sizes that overflow or exceed the limits above, layers that cannot share (config.shared_layers) because their
+ * tensors differ, and adapters of modules that the model lacks. With adapters,
  * these alone are trained. Close with ox_model_close. */
 OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_model **out);
 void ox_model_close(struct ox_model **model);
@@ -139,6 +147,12 @@ void ox_model_close(struct ox_model **model);
  * become a unit beside it, where they are an eighth of it or more: that has no gradient and no moments. Tensors keep
  * their indices. */
 void ox_model_settle_trained(struct ox_model *model);
+/* The own unit of a stage, as what it computes needs it: layers that share weights may differ in window and rotation,
+ * and in whether a stage before trains something. Only its `own` names the unit's number. */
+const struct ox_unit *ox_model_stage_unit(const struct ox_model *model, uint32_t stage_idx);
+/* OX_E_CONFIG with `option` and two names where tensors that share weights differ in what they were given: whether they
+ * are trained, and their group. */
+OX_MUST enum ox_status ox_model_check_shared(const struct ox_model *model, const char *option);
 /* The units of the stage whose own unit is `unit`, that one first; for the head without a table of another unit. Roles
  * are those of one of them alone. Returns how many. */
 uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,

@@ -78,9 +78,27 @@ static bool table_is_trained(const struct ox_model *model) {
     return owner->role_trained[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
 }
 
+const struct ox_unit *ox_model_stage_unit(const struct ox_model *model, uint32_t stage_idx) {
+    return model->faces != NULL ? &model->faces[stage_idx] : &model->units[model->stages[stage_idx]];
+}
+
+enum ox_status ox_model_check_shared(const struct ox_model *model, const char *option) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const struct ox_tensor *const first = tensor->shares_idx == OX_NO_TENSOR ? tensor
+                                                                                  : &model->tensors[tensor->shares_idx];
+        if (tensor->trained != first->trained || !ox_tensor_same_group(tensor, first)) {
+            return ox_fail(OX_E_CONFIG, "%s: %s and %s share their weights (--share-layers); mean both or neither",
+                           option, first->name, tensor->name);
+        }
+    }
+    return OX_OK;
+}
+
 uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit *unit,
                               const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]) {
     uint32_t count = 0;
+    unit = &model->units[unit->own]; /* it may be a face of it */
     for (out[count++] = unit; unit->next != OX_NO_UNIT; out[count++] = unit) {
         OX_ASSERT(count < OX_MODEL_STAGE_UNITS_MAX);
         unit = &model->units[unit->next];
@@ -173,7 +191,7 @@ static void part(struct ox_model *model, struct ox_unit *unit) {
 
 /* Undoes what an earlier call has parted: the last units. */
 static void join_parts(struct ox_model *model) {
-    for (; model->unit_count > model->stage_count; model->unit_count--) {
+    for (; model->unit_count > model->own_count; model->unit_count--) {
         const struct ox_unit *const last = &model->units[model->unit_count - 1];
         struct ox_unit *const own = &model->units[last->own];
         if (own->tensor_first != last->tensor_first) { /* adapters */
@@ -187,6 +205,19 @@ static void join_parts(struct ox_model *model) {
         if (own->kind == OX_UNIT_HEAD) {
             model->table = (struct ox_table){.unit_idx = last->own, .offset = own->role_offset[OX_ROLE_HEAD]};
         }
+    }
+}
+
+/* Gives a stage's face what has changed of the unit. */
+static void show_face(struct ox_model *model, uint32_t stage_idx, bool gives_dx) {
+    if (model->faces != NULL) {
+        struct ox_unit *const face = &model->faces[stage_idx], as = *face;
+        *face = model->units[model->stages[stage_idx]];
+        face->layer = as.layer;
+        face->window = as.window;
+        face->rope = as.rope;
+        face->rotation = as.rotation;
+        face->gives_dx = gives_dx;
     }
 }
 
@@ -205,11 +236,19 @@ void ox_model_settle_trained(struct ox_model *model) {
             model->trained_count += tensor->trained ? tensor->count : 0;
         }
     }
-    for (uint32_t i = 0; i < model->stage_count; i++) {
-        part(model, &model->units[model->stages[i]]);
+    for (uint32_t i = 0; i < model->own_count; i++) {
+        part(model, &model->units[i]);
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {
         model->units[model->stages[i]].gives_dx = before;
+        show_face(model, i, before);
         before |= ox_model_stage_is_trained(model, i);
+    }
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        struct ox_tensor *const tensor = &model->tensors[i];
+        if (tensor->shares_idx != OX_NO_TENSOR) {
+            tensor->unit_idx = model->tensors[tensor->shares_idx].unit_idx;
+            tensor->offset = model->tensors[tensor->shares_idx].offset;
+        }
     }
 }

@@ -31,8 +31,7 @@ static void make(const struct ox_shape *shape, const struct ox_unit *unit, enum 
     ox_schedule_make(&list, pass, out);
 }
 
-uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
-    const struct ox_unit *const unit = &shape->model->units[unit_idx];
+uint64_t ox_unit_work_bytes(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
     struct ox_schedule schedule;
     if (unit->kind == OX_UNIT_BESIDE) { /* counted with its stage */
         return 0;
@@ -42,14 +41,13 @@ uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enu
     return ox_max_u64(schedule.work_bytes, unit->kind == OX_UNIT_BLOCK || unit->kind == OX_UNIT_EXPERTS ? 1 : 0);
 }
 
-struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, uint32_t unit_idx) {
+struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, const struct ox_unit *unit) {
     struct ox_list list;
-    ox_unit_list(shape, &shape->model->units[unit_idx], &list);
+    ox_unit_list(shape, unit, &list);
     return (struct ox_unit_ends){.in_bytes = list.values[list.in].bytes, .out_bytes = list.values[list.out].bytes};
 }
 
-uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx) {
-    const struct ox_unit *const unit = &shape->model->units[unit_idx];
+uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit) {
     struct ox_schedule schedule;
     if (unit->kind != OX_UNIT_BLOCK) {
         return 0;
@@ -58,8 +56,8 @@ uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx) {
     return schedule.kept_bytes;
 }
 
-struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
-    struct ox_cost cost = ox_cost_begin(shape, &shape->model->units[unit_idx]);
+struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
+    struct ox_cost cost = ox_cost_begin(shape, unit);
     struct ox_schedule schedule;
     make(shape, cost.unit, pass, &schedule);
     for (uint32_t i = 0; i < schedule.step_count; i++) {
@@ -74,7 +72,7 @@ enum ox_status ox_units_check(const struct ox_shape *shape) {
     static const enum ox_pass passes[] = {OX_PASS_FORWARD, OX_PASS_BACKWARD, OX_PASS_FORWARD_KEPT,
                                           OX_PASS_BACKWARD_KEPT};
     for (uint32_t i = 0; i < shape->model->stage_count; i++) {
-        const struct ox_unit *const unit = &shape->model->units[shape->model->stages[i]];
+        const struct ox_unit *const unit = ox_model_stage_unit(shape->model, i);
         for (uint32_t k = 0; k < (unit->kind == OX_UNIT_BLOCK ? 4 : 2); k++) {
             struct ox_schedule schedule;
             make(shape, unit, passes[k], &schedule);

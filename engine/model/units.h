@@ -98,21 +98,21 @@ OX_MUST enum ox_status ox_angles_make(struct ox_run *run, const struct ox_model_
 void ox_angles_take(struct ox_unit_job *job, uint32_t contexts, const float *cos_tables, const float *sin_tables);
 
 /* Bytes of `work` that a pass needs; 0 where the unit is no block and needs none. */
-uint64_t ox_unit_work_bytes(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
+uint64_t ox_unit_work_bytes(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass);
 /* Bytes of what a stage reads and makes: rows of activations, but for tokens, the loss, and what a block whose experts
  * are units of their own hands to them and they from one to the next. Backward of a group of experts reads of its input
  * what the first group's has. */
 struct ox_unit_ends {
     uint64_t in_bytes, out_bytes;
 };
-struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, uint32_t unit_idx);
+struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, const struct ox_unit *unit);
 /* Bytes of `kept`; 0 for units that keep nothing. */
-uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, uint32_t unit_idx);
+uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
 OX_MUST enum ox_status ox_units_check(const struct ox_shape *shape);
 /* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the
  * loss alone, its backward pass the loss and its gradients. */
-struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass);
+struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass);
 
 /* The flat vectors of a stage's units, in the order of ox_model_stage_units, and their gradients; NULL for those of
  * units that are not trained. An embedding reads the job's planes instead. */

@@ -366,6 +366,8 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* Groups the experts of the model that was opened as --experts-per-unit says, or as the run that is resumed has them;
  * a new run's plan chooses. */
 OX_MUST enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer);
+/* Lets layers share their weights (--share-layers), which must be the same where a run begins with some. */
+OX_MUST enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer);
 /* The planner's kept units for --kept-blocks; below 0: planned. */
 int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model);
 /* The ranks of that run, which had so many processes. */

@@ -78,7 +78,8 @@ static uint64_t facts_hash(const struct ox_model_config *m, uint64_t seed) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         any |= numbers[i] != 0.0;
     }
-    return any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    seed = any ? ox_hash64(numbers, sizeof numbers, seed) : seed;
+    return m->shared_layers > 1 ? ox_hash64(&m->shared_layers, sizeof m->shared_layers, seed) : seed;
 }
 
 /* Adds how a head of latent attention is cut, where the model has that. */

@@ -182,6 +182,29 @@ enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
     return whole ? OX_OK : ox_hf_regroup(trainer->folder, (uint32_t)ox_min_u64(count, UINT32_MAX));
 }
 
+enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    const char *const text = config->parts.share_layers;
+    const uint32_t layers = ox_hf_model(trainer->folder)->config.layers;
+    const bool begins = config->files.resume_from_checkpoint[0] == '\0';
+    char *end = NULL;
+    if (text[0] == '\0' || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    const unsigned long count = strcmp(text, "all") == 0 ? layers : strtoul(text, &end, 10);
+    if ((end != NULL && (*end != '\0' || end == text || text[0] == '-')) || count < 1 || count > layers) {
+        return ox_fail(OX_E_CONFIG, "--share-layers %s: give all, or how many layers in a row share their weights, "
+                       "2 to %u", text, layers);
+    }
+    const char *const other = config->parts.lora_r > 0        ? "--lora-r"
+                              : config->parts.adapter[0] != '\0' ? "--adapter"
+                              : ox_trainer_routes(config) ? "--router-bias-update-rate and --idle-experts skip" : NULL;
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "--share-layers: does not exist with %s yet; leave one of them out", other);
+    }
+    return ox_hf_share_layers(trainer->folder, (uint32_t)count, begins);
+}
+
 /* The stages of the last --kept-blocks, of which those of experts apart keep nothing. */
 int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model) {
     const bool is_auto = strcmp(config->place.kept_blocks, "auto") == 0;
@@ -242,7 +265,7 @@ static void formats_text(const struct ox_model *model, char text[OX_FORMATS_BYTE
         any |= model->units[i].format != OX_FORMAT_MASTER;
     }
     text[any ? model->unit_count : 0] = '\0';
-    if (any && model->unit_count > model->stage_count) {
+    if (any && model->unit_count > model->own_count) {
         snprintf(text + model->unit_count, OX_FORMATS_BYTES - model->unit_count, ":%016" PRIx64, parts_hash(model));
     }
 }
@@ -267,7 +290,7 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
     const bool regrouped = recorded.experts_per_unit[0] != '\0' &&
                            strcmp(recorded.experts_per_unit, trainer->config.place.experts_per_unit) != 0;
-    const size_t count = same_parts ? written : regrouped ? 0 : ox_min_u64(written, model->stage_count);
+    const size_t count = same_parts ? written : regrouped ? 0 : ox_min_u64(written, model->own_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
         const enum ox_unit_format format = format_of_letter(identity->formats[i]);
         const bool fits = format != OX_FORMAT_FP16 || casts_masters(trainer);

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct ox_plan_pass describe_pass(const struct ox_shape *shape, uint32_t unit_idx, enum ox_pass pass) {
-    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit_idx, pass),
-                                 .work = ox_unit_cost(shape, unit_idx, pass)};
+static struct ox_plan_pass describe_pass(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
+    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit, pass),
+                                 .work = ox_unit_cost(shape, unit, pass)};
 }
 
 /* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding
@@ -25,23 +25,24 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
                                                     [OX_UNIT_BLOCK] = OX_PLAN_BLOCK, [OX_UNIT_HEAD] = OX_PLAN_HEAD,
                                                     [OX_UNIT_EXPERTS] = OX_PLAN_BLOCK};
     const struct ox_model *const model = shape->model;
-    const uint32_t unit_idx = model->stages[stage_idx];
-    const enum ox_unit_kind kind = model->units[unit_idx].kind;
-    const uint32_t expert_first = model->units[unit_idx].expert_first;
+    const struct ox_unit *const unit = ox_model_stage_unit(model, stage_idx);
+    const uint32_t unit_idx = unit->own;
+    const enum ox_unit_kind kind = unit->kind;
+    const uint32_t expert_first = unit->expert_first;
     const uint32_t starts_back = expert_first == 0 ? 0 : expert_first / model->config.mixture.per_unit;
-    const struct ox_unit_ends ends = ox_unit_ends(shape, unit_idx);
+    const struct ox_unit_ends ends = ox_unit_ends(shape, unit);
     struct ox_plan_stage stage = {
         .kind = kinds[kind],
         .input_bytes = kind == OX_UNIT_EMBED ? 0 : ends.in_bytes,
         .output_bytes = kind == OX_UNIT_HEAD ? 0 : ends.out_bytes,
-        .kept_bytes = ox_unit_kept_bytes(shape, unit_idx),
+        .kept_bytes = ox_unit_kept_bytes(shape, unit),
         .saves_input = kinds[kind] == OX_PLAN_BLOCK && starts_back == 0,
         .starts_back = starts_back,
-        .reports = ox_model_stage_has(model, &model->units[unit_idx], OX_ROLE_ROUTER),
-        .forward = describe_pass(shape, unit_idx, OX_PASS_FORWARD),
-        .backward = describe_pass(shape, unit_idx, OX_PASS_BACKWARD),
-        .forward_kept = describe_pass(shape, unit_idx, OX_PASS_FORWARD_KEPT),
-        .backward_kept = describe_pass(shape, unit_idx, OX_PASS_BACKWARD_KEPT),
+        .reports = ox_model_stage_has(model, unit, OX_ROLE_ROUTER),
+        .forward = describe_pass(shape, unit, OX_PASS_FORWARD),
+        .backward = describe_pass(shape, unit, OX_PASS_BACKWARD),
+        .forward_kept = describe_pass(shape, unit, OX_PASS_FORWARD_KEPT),
+        .backward_kept = describe_pass(shape, unit, OX_PASS_BACKWARD_KEPT),
     };
     for (uint32_t i = unit_idx; i != OX_NO_UNIT; i = model->units[i].next) {
         stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
@@ -54,16 +55,25 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
 }
 
 /* Gives a use of a unit its gradient: the first use, in the order of forward, one of the whole unit, to which those of
- * later uses are added, the last one first, as backward finishes them. A head that uses the table of another unit has
- * the gradient of that alone. */
+ * later uses are added, the last one first, as backward finishes them: in turn, where layers share a unit. A head that
+ * uses the table of another unit has the gradient of that alone. */
 static void describe_grad(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t grad_idx,
                           struct ox_plan_stage_unit *use, bool first) {
     struct ox_plan_unit *const unit = &plan->units[use->unit_idx];
     use->grad_idx = grad_idx;
     plan->grads[grad_idx] = (struct ox_plan_grad){.unit_idx = use->unit_idx, .added_to = OX_NONE, .addend = OX_NONE,
                                                   .elem_count = unit->elem_count};
+    plan->grads[grad_idx].in_turn = model->units[use->unit_idx].kind != OX_UNIT_EMBED;
     if (first) {
         unit->grad_idx = grad_idx;
+        return;
+    }
+    if (plan->grads[grad_idx].in_turn) {
+        uint32_t before = unit->grad_idx; /* in the order of forward */
+        for (; plan->grads[before].addend != OX_NONE; before = plan->grads[before].addend) {
+        }
+        plan->grads[grad_idx].added_to = before;
+        plan->grads[before].addend = grad_idx;
         return;
     }
     OX_ASSERT(model->table.offset == 0); /* gradients are added from their first elements on */
@@ -607,7 +617,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     if (plan != NULL) {
         plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
         plan->units = calloc(unit_count, sizeof *plan->units);
-        plan->grads = calloc(unit_count + 1, sizeof *plan->grads);
+        plan->grads = calloc(unit_count + config->model->stage_count, sizeof *plan->grads);
         plan->stages = calloc(config->model->stage_count, sizeof *plan->stages);
         plan->order = calloc(unit_count, sizeof *plan->order);
         plan->pipe_of = calloc(unit_count, sizeof *plan->pipe_of);

@@ -27,7 +27,8 @@ static void check_decay(const struct golden *golden, const struct ox_model *mode
     uint32_t decayed = 0;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
-        decayed += tensor->decay && tensor->role != OX_ROLE_EMBED && tensor->role != OX_ROLE_POSITION;
+        const bool is_own = tensor->shares_idx == OX_NO_TENSOR;
+        decayed += is_own && tensor->decay && tensor->role != OX_ROLE_EMBED && tensor->role != OX_ROLE_POSITION;
     }
     CHECK(json_array_size(names) == decayed);
     for (size_t i = 0; i < json_array_size(names); i++) {

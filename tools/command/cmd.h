@@ -84,6 +84,7 @@ int ox_cmd_inspect(const struct ox_config *config);
 int ox_cmd_export(const struct ox_config *config);
 int ox_cmd_average(const struct ox_config *config);
 int ox_cmd_merge(const struct ox_config *config);
+int ox_cmd_unlock(const struct ox_config *config);
 int ox_cmd_doctor(const struct ox_config *config);
 int ox_cmd_tokenize(const struct ox_config *config);
 int ox_cmd_init(const struct ox_config *config);

@@ -1,5 +1,6 @@
 /* `offload export`, `offload merge` and `offload average`: write the weights of a checkpoint or model folder, with an
- * adapter added, or the mean of several, as a Hugging Face folder. */
+ * adapter added, or the mean of several, as a Hugging Face folder. `offload unlock`: a checkpoint whose layers no
+ * longer share their weights. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -75,6 +76,34 @@ int ox_cmd_merge(const struct ox_config *config) {
     const bool named = config->files.model[0] != '\0'; /* else the adapter names its model */
     const char *const model = named ? config->files.model : config->parts.adapter;
     return ox_cmd_exit(write_model(config, model, named ? config->parts.adapter : "", true));
+}
+
+/* ---- unlock ------------------------------------------------------------------------------------------- */
+
+static enum ox_status unlock(const struct ox_config *config) {
+    char source[OX_CONFIG_TEXT_BYTES];
+    uint32_t layers = 0;
+    OX_TRY(ox_run_find_model(config->files.model, source));
+    OX_TRY(ox_checkpoint_unlock(source, config->files.output_dir, (enum ox_unlock_moments)config->tool.unlock_moments,
+                                &layers));
+    static const char *const words[] = {"scaled", "copied", "zero"};
+    if (strcmp(config->tool.format, "json") == 0) {
+        json_t *const object = json_pack("{s:s, s:s, s:I, s:s}", "source", source, "path", config->files.output_dir,
+                                         "layers", (json_int_t)layers, "moments", words[config->tool.unlock_moments]);
+        char *const text = object != NULL ? json_dumps(object, JSON_INDENT(2)) : NULL;
+        puts(text != NULL ? text : "{}");
+        free(text);
+        json_decref(object);
+    } else {
+        printf("%s: each layer has its own weights, moments %s, from %s, where %" PRIu32 " in a row shared them; go on "
+               "with --resume-from-checkpoint %s, without --share-layers\n", config->files.output_dir,
+               words[config->tool.unlock_moments], source, layers, config->files.output_dir);
+    }
+    return OX_OK;
+}
+
+int ox_cmd_unlock(const struct ox_config *config) {
+    return ox_cmd_exit(unlock(config));
 }
 
 /* ---- average ------------------------------------------------------------------------------------------ */

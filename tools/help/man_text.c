@@ -158,6 +158,16 @@ static const struct ox_page pages[] = {
      .examples = "offload merge run1 --output merged\tThe newest adapter of a run, in its model:\n"
                  "offload merge --model Qwen3-8B --adapter PEFTDIR --output merged\tAn adapter that PEFT made:\n",
      .see_also = "train export generate"},
+    {.command = "unlock",
+     .description =
+         "Writes the newest checkpoint of a run with --share-layers, or the checkpoint that is given, as one whose "
+         "layers each have weights, moments and step count of their own. A loss is the same to the bit before and "
+         "after; from the next step on the layers differ. train goes on from --output with --resume-from-checkpoint, "
+         "without --share-layers, or begins a new run with it as --model.",
+     .examples = "offload unlock run1 --output unlocked\tThe newest checkpoint of a run:\n"
+                 "offload train --config run1/config.resolved.yaml --share-layers '' --output run2 "
+                 "--resume-from-checkpoint unlocked\tTraining goes on, each layer by itself:\n",
+     .see_also = "train export"},
     {.command = "export",
      .description =
          "Writes the weights of a checkpoint or model folder, its config.json and its tokenizer files to --output, as "

@@ -337,6 +337,22 @@ CASES = {
                                 rope_parameters=llama3_rope(10000.0, 8.0, 1.0, 4.0, 64)),
         "seed": 9, "seq": 62, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     # ---- parts that are not trained (requires_grad=False), by patterns of names ----
+    "shared_qwen2": {  # all layers share the weights of the first, each with its own window
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=71, hidden_size=32, num_hidden_layers=4,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
+                                tie_word_embeddings=True, use_sliding_window=True, sliding_window=9,
+                                max_window_layers=2, rope_parameters=rope(100.0)),
+        "seed": 71, "seq": 26, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5, "share_layers": 4},
+    "shared_gemma3": {  # two at a time, of two kinds, and one alone
+        "config": lambda: llama(transformers.Gemma3TextConfig, vocab_size=67, hidden_size=32, num_hidden_layers=5,
+                                num_attention_heads=2, num_key_value_heads=1, head_dim=16, intermediate_size=36,
+                                query_pre_attn_scalar=50, sliding_window=8,
+                                layer_types=["sliding_attention", "full_attention", "full_attention",
+                                             "sliding_attention", "full_attention"],
+                                rope_parameters={"full_attention": {"rope_type": "linear", "rope_theta": 1000.0,
+                                                                    "factor": 4.0},
+                                                 "sliding_attention": rope(50.0)}),
+        "seed": 72, "seq": 27, "batch": 1, "micro_batches": 3, "max_grad_norm": 1000.0, "share_layers": 2},
     "frozen_blocks": {  # the gradient passes through two blocks to a table with two uses
         "config": lambda: llama(vocab_size=67, hidden_size=48, num_hidden_layers=3, num_attention_heads=6,
                                 num_key_value_heads=2, head_dim=8, intermediate_size=88,
@@ -646,6 +662,19 @@ def make_model(case):
         frozen = any(fnmatch.fnmatch(name, pattern) for pattern in case.get("frozen", []))
         parameter.requires_grad_(not frozen)
     return model.eval()
+
+
+def share_layers(model, count, parameters):
+    """Lets so many layers in a row have the first one's values, or be it: the same parameters."""
+    layers = model.model.layers
+    for idx, layer in enumerate(layers):
+        first = dict(layers[idx - idx % count].named_modules())
+        for name, module in layer.named_modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None and parameters:
+                    module._parameters[key] = first[name]._parameters[key]
+                elif parameter is not None:
+                    parameter.data.copy_(first[name]._parameters[key].data)
 
 
 def to_mxfp4(model, folder):
@@ -1085,6 +1114,8 @@ def make_case(name, folder):
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     packed = case.get("packed", False)
+    if "share_layers" in case:
+        share_layers(model, case["share_layers"], parameters=False)
     model.save_pretrained(folder, save_original_format=not packed)
     extra = {}
     if "lora" in case:
@@ -1095,6 +1126,8 @@ def make_case(name, folder):
         extra.update({f"merged_bf16.{n}": t for n, t in merged(model, torch.bfloat16).items()})
     if case.get("mxfp4", False):
         model = to_mxfp4(model, folder)
+    if "share_layers" in case:
+        share_layers(model, case["share_layers"], parameters=True)
 
     single = train(copy.deepcopy(model), batches, case)
     with in_float64():
@@ -1129,6 +1162,7 @@ def make_case(name, folder):
         "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
         **({"adapter": "adapter"} if "lora" in case else {}),
+        **({"share_layers": case["share_layers"]} if "share_layers" in case else {}),
         **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
         **({"router_bias_rate": case["router_bias_rate"], "skips_idle": case["skips_idle"], "idle": exact["idle"]}
            if "router_bias_rate" in case else {}),

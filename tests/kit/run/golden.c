@@ -11,15 +11,16 @@
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
                                     "gpt_oss", "lora_qwen2", "glm4_moe", "deepseek_v3", "granitemoe",
-                                    "router_losses", "router_bias", "lora_dropout", "lora_saved", /* FEW */
+                                    "router_losses", "router_bias", "lora_dropout", "lora_saved",
+                                    "shared_gemma3", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
-                                    "groups", "loss_terms",
+                                    "groups", "loss_terms", "shared_qwen2",
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "deepseek_v3_packed", "deepseek_v2", "lora_deepseek", "qwen2_moe_windows",
                                     "lora_llama", "lora_gpt2", "lora_phi3", "lora_head", "lora_biases"};
-enum { FEW = 21 };
+enum { FEW = 22 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {
@@ -109,6 +110,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .frozen = json_object_get(golden->json, "frozen"),
         .groups = json_object_get(golden->json, "groups"),
         .adapter = json_string_value(json_object_get(golden->json, "adapter")),
+        .share_layers = (uint32_t)json_integer_value(json_object_get(golden->json, "share_layers")),
         .objective = objective_of(golden),
         .router_balance = losses == NULL ? 0 : json_number_value(json_array_get(losses, 0)),
         .router_z = losses == NULL ? 0 : json_number_value(json_array_get(losses, 1)),
@@ -350,8 +352,8 @@ double golden_compare_tensors(const struct golden *golden, const struct ox_model
         struct harness_error error = {0};
         uint64_t count = 0;
         const bool has = !tensor->limbs || json_object_get(golden->json, "router_bias_rate") != NULL;
-        if ((strstr(kind, "grad") != NULL && !tensor->trained) || !has) {
-            continue; /* there is none, or it is fixed */
+        if ((strstr(kind, "grad") != NULL && !tensor->trained) || !has || tensor->shares_idx != OX_NO_TENSOR) {
+            continue; /* there is none, or it is fixed, or another layer's */
         }
         float *const expected = golden_tensor(golden, kind, tensor->name, &count);
         if (tensor->limbs) {

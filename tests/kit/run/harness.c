@@ -406,6 +406,7 @@ static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) 
         return;
     }
     REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit));
+    REQUIRE_OK(ox_hf_share_layers(folder, run->share_layers, true));
     struct ox_model *const model = ox_hf_own_model(folder);
     for (size_t i = 0; i < json_array_size(run->frozen); i++) {
         const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(run->frozen, i)));

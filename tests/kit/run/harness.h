@@ -59,6 +59,7 @@ struct harness_run {
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */
     uint32_t experts_per_unit;    /* 0: experts are in their blocks' units */
     const char *adapter;          /* folder of an adapter, within the model's; NULL: none */
+    uint32_t share_layers;        /* so many in a row share their weights; 0: none do */
 };
 
 struct harness {

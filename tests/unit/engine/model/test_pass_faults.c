@@ -76,10 +76,10 @@ static void bench_open(struct bench *b, const char *text, enum ox_unit_kind kind
     b->elems += unit_of(b)->next == OX_NO_UNIT ? 0 : b->model->units[unit_of(b)->next].elem_count;
     b->rows_bytes = b->shape.rows * c->hidden * sizeof(float);
     for (int pass = 0; pass < 4; pass++) {
-        const size_t bytes = ox_unit_work_bytes(&b->shape, b->unit_idx, (enum ox_pass)pass);
+        const size_t bytes = ox_unit_work_bytes(&b->shape, &b->model->units[b->unit_idx], (enum ox_pass)pass);
         b->work_bytes = bytes > b->work_bytes ? bytes : b->work_bytes;
     }
-    b->kept_bytes = ox_unit_kept_bytes(&b->shape, b->unit_idx);
+    b->kept_bytes = ox_unit_kept_bytes(&b->shape, &b->model->units[b->unit_idx]);
     b->weights = floats(b->elems, 1);
     b->grads = floats(b->elems, 2);
     b->x = floats(b->rows_bytes / 4, 3);

@@ -158,14 +158,14 @@ static void test_memory(void) {
         const struct by_hand *const hand = &by_hand[i];
         struct ox_model *model = model_of(hand->text);
         const struct ox_shape shape = shape_of(model, hand->batch, hand->seq, hand->device, hand->real);
-        const uint64_t kept = ox_unit_kept_bytes(&shape, model->blocks[0]);
+        const uint64_t kept = ox_unit_kept_bytes(&shape, &model->units[model->blocks[0]]);
         check_least(&shape);
-        CHECK(ox_unit_work_bytes(&shape, model->head_idx, OX_PASS_BACKWARD) <= head_by_hand(&shape));
+        CHECK(ox_unit_work_bytes(&shape, &model->units[model->head_idx], OX_PASS_BACKWARD) <= head_by_hand(&shape));
         CHECK(kept <= hand->kept);
         for (int pass = 0; pass < 4; pass++) {
             /* A kept pass finds less room where less is kept; kept values are many, such a pass is one at a time. */
             const uint64_t saved = pass % 2 == 1 ? hand->kept - kept + hand->kept / 500 : 0;
-            const uint64_t work = ox_unit_work_bytes(&shape, model->blocks[0], (enum ox_pass)pass);
+            const uint64_t work = ox_unit_work_bytes(&shape, &model->units[model->blocks[0]], (enum ox_pass)pass);
             const double most = pass == OX_PASS_BACKWARD ? hand->most : 1;
             if ((double)work > most * (double)(hand->work[pass] + saved)) {
                 printf("%.24s..., batch %u, seq %u, pass %d: %llu bytes, by hand %llu\n", hand->text, hand->batch,

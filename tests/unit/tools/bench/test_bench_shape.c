@@ -50,6 +50,7 @@ static bool is_trained(const struct ox_model *model, uint32_t block, const struc
  * it is trained. */
 static void check_frozen(struct ox_model *model, const struct ox_shape *shape, double flops) {
     const uint32_t block = model->stages[1];
+    const struct ox_unit *const unit = &model->units[block];
     const double qkv = 2.0 * shape->rows * (double)elems_of(model, block, OX_ROLE_QKV);
     const double down = 2.0 * shape->rows * (double)elems_of(model, block, OX_ROLE_DOWN);
     const double expected[] = {flops, 2 * flops - down, 2 * flops - qkv, 2 * flops - qkv - down};
@@ -58,8 +59,8 @@ static void check_frozen(struct ox_model *model, const struct ox_shape *shape, d
             model->tensors[i].trained = is_trained(model, block, &model->tensors[i], how);
         }
         ox_model_settle_trained(model);
-        CHECK(fabs(ox_unit_cost(shape, block, OX_PASS_BACKWARD_KEPT).gemm_flops / expected[how] - 1) < 1e-12);
-        CHECK(fabs(ox_unit_cost(shape, block, OX_PASS_FORWARD).gemm_flops / flops - 1) < 1e-12);
+        CHECK(fabs(ox_unit_cost(shape, unit, OX_PASS_BACKWARD_KEPT).gemm_flops / expected[how] - 1) < 1e-12);
+        CHECK(fabs(ox_unit_cost(shape, unit, OX_PASS_FORWARD).gemm_flops / flops - 1) < 1e-12);
     }
 }
 
@@ -84,8 +85,8 @@ static void check_model(const struct ox_model_config *config) {
             flops += 2.0 * ROWS * layer.in_count * layer.out_count;
         }
     }
-    CHECK(fabs(ox_unit_cost(&shape, block, OX_PASS_FORWARD_KEPT).gemm_flops / flops - 1) < 1e-12);
-    CHECK(fabs(ox_unit_cost(&shape, block, OX_PASS_BACKWARD_KEPT).gemm_flops / (2 * flops) - 1) < 1e-12);
+    CHECK(fabs(ox_unit_cost(&shape, &model->units[block], OX_PASS_FORWARD_KEPT).gemm_flops / flops - 1) < 1e-12);
+    CHECK(fabs(ox_unit_cost(&shape, &model->units[block], OX_PASS_BACKWARD_KEPT).gemm_flops / (2 * flops) - 1) < 1e-12);
     check_frozen(model, &shape, flops);
     const struct ox_bench_layer head = ox_bench_layer_of(&sizes, OX_BENCH_HEAD);
     CHECK(head.in_count == config->hidden && head.out_count == config->vocab && head.layout == OX_WEIGHT_OUT_IN);
