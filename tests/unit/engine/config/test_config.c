@@ -96,6 +96,9 @@ static void test_table(void) {
         CHECK((options[i].type != OX_OPT_CHOICE) || options[i].choices != NULL);
         for (uint32_t k = 0; k < i; k++) {
             const bool same = strcmp(options[k].name, options[i].name) == 0; /* as in another command */
+            if (same && commands == OX_CMD_UNLOCK && options[i].choices != NULL) {
+                continue; /* its --moments says what becomes of a run's */
+            }
             CHECK((options[k].offset == options[i].offset) == same);
             CHECK(!same || ((options[k].commands & commands) == 0 && options[k].type == options[i].type &&
                             strcmp(options[k].default_text, options[i].default_text) == 0));
