@@ -302,6 +302,31 @@ static void begin_block(struct ox_builder *b, const struct visit *visit, const s
     out->room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
 }
 
+/* What the first phase of a pass writes, later ones add to. */
+static void writes_on(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
+    (task->phase == 0 ? ox_build_writes : ox_build_updates)(task, buf_idx, role);
+}
+
+/* Behind a phase that is not the last: what it leaves for those of other ranks goes there. */
+static void cross(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, enum ox_plan_pass_kind pass,
+                  uint32_t phase, uint32_t room) {
+    const struct ox_plan_pass *const of = ox_plan_stage_pass(visit->stage, pass);
+    if (phase == of->cut_count) {
+        return;
+    }
+    const struct ox_plan_cut *const cut = &of->cuts[phase];
+    const uint32_t at = cut->role == OX_USE_KEPT ? *ox_build_act_slot(b, b->scratch->kept, visit->stage_idx, mb_idx)
+                                                 : room;
+    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_MOVE, visit->stage_idx, mb_idx);
+    task->lane = OX_LANE_LINK;
+    task->move = OX_MOVE_ROWS;
+    task->axis = cut->axis;
+    task->phase = (uint8_t)phase;
+    task->pass = (uint8_t)pass;
+    ox_build_updates(task, at, OX_USE_TARGET);
+    ox_build_count_peers(b, task);
+}
+
 /* A block's uses of its weights, cast or as planes, and of the rest. */
 static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
@@ -313,7 +338,7 @@ static void use_block(struct ox_builder *b, struct ox_task *task, const struct v
                                                .nth = (uint8_t)nth, .read = true});
     }
     ox_build_reads(task, x, OX_USE_X);
-    ox_build_writes(task, pass->room, OX_USE_SCRATCH);
+    writes_on(task, pass->room, OX_USE_SCRATCH);
     ox_build_reads(task, b->plan->const_buf, OX_USE_CONST);
 }
 
@@ -326,32 +351,49 @@ static void begin_micro_batch(struct ox_builder *b, const struct visit *visit, u
     ox_build_take_x(b, visit->stage_idx, mb_idx, visit->mb_past);
 }
 
+/* One phase of a stage's forward of a micro-batch. */
+static void forward_phase(struct ox_builder *b, const struct visit *visit, const struct block_pass *pass,
+                          uint32_t mb_idx, uint32_t phase, uint32_t y) {
+    struct ox_plan_scratch *const s = b->scratch;
+    const struct ox_plan_stage *const stage = visit->stage;
+    const bool keeps = s->keeps[visit->stage_idx];
+    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_FORWARD, visit->stage_idx, mb_idx);
+    task->phase = (uint8_t)phase;
+    if (stage->kind == OX_PLAN_BLOCK) {
+        use_block(b, task, visit, pass, s->x[mb_idx]);
+    } else {
+        reads_all_planes(b, task, visit);
+    }
+    ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+    writes_on(task, y, OX_USE_Y);
+    if (b->train && stage->reports && b->plan->loss_buf != OX_NONE) {
+        ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
+    }
+    if (keeps) {
+        writes_on(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
+    }
+    cross(b, visit, mb_idx, keeps ? OX_PLAN_FORWARD_KEPT : OX_PLAN_FORWARD, phase, pass->room);
+}
+
 static void run_forward(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_stage *const stage = visit->stage;
     const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->stage_idx];
-    struct block_pass pass;
+    const struct ox_plan_pass *const of = keeps ? &stage->forward_kept : &stage->forward;
+    struct block_pass pass = {.room = OX_NONE};
+    OX_ASSERT(of->cut_count == 0 || (is_block && !stage->reports));
     if (is_block) {
-        begin_block(b, visit, keeps ? &stage->forward_kept : &stage->forward, &pass);
+        begin_block(b, visit, of, &pass);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
         const uint32_t y = ox_build_stage_buf(b, OX_BUF_ACT, b->compute, stage->output_bytes, visit->stage_idx);
-        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_FORWARD, visit->stage_idx, mb_idx);
-        if (is_block) {
-            use_block(b, task, visit, &pass, s->x[mb_idx]);
-        } else {
-            reads_all_planes(b, task, visit);
-        }
-        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        ox_build_writes(task, y, OX_USE_Y);
-        if (b->train && stage->reports && b->plan->loss_buf != OX_NONE) {
-            ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
-        }
         if (keeps) {
-            uint32_t *const slot = ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx);
-            *slot = ox_build_stage_buf(b, OX_BUF_KEPT, b->compute, stage->kept_bytes, visit->stage_idx);
-            ox_build_writes(task, *slot, OX_USE_KEPT);
+            *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx) =
+                ox_build_stage_buf(b, OX_BUF_KEPT, b->compute, stage->kept_bytes, visit->stage_idx);
+        }
+        for (uint32_t phase = 0; phase <= of->cut_count; phase++) {
+            forward_phase(b, visit, &pass, mb_idx, phase, y);
         }
         ox_build_after(b, visit->stage_idx, mb_idx, false);
         ox_build_pass_on(b, visit->stage_idx, mb_idx, y);
@@ -451,13 +493,37 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     }
 }
 
-static void run_backward(struct ox_builder *b, const struct visit *visit) {
+/* One phase of a stage's backward of a micro-batch. */
+static void backward_phase(struct ox_builder *b, const struct visit *visit, const struct block_pass *pass,
+                           uint32_t mb_idx, uint32_t phase, uint32_t x) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_stage *const stage = visit->stage;
-    const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->stage_idx];
-    struct block_pass pass;
+    const bool keeps = s->keeps[visit->stage_idx];
+    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_BACKWARD, visit->stage_idx, mb_idx);
+    task->phase = (uint8_t)phase;
+    if (stage->kind == OX_PLAN_BLOCK) {
+        use_block(b, task, visit, pass, x);
+    }
+    ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+    ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
+    add_grads(b, visit, task);
+    if (stage->reports && b->in->model.pooled_doubles > 0 && b->plan->loss_buf != OX_NONE) {
+        ox_build_reads(task, b->plan->loss_buf, OX_USE_LOSS);
+    }
+    if (keeps) {
+        ox_build_updates(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
+    }
+    cross(b, visit, mb_idx, keeps ? OX_PLAN_BACKWARD_KEPT : OX_PLAN_BACKWARD, phase, pass->room);
+}
+
+static void run_backward(struct ox_builder *b, const struct visit *visit) {
+    const struct ox_plan_stage *const stage = visit->stage;
+    const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = b->scratch->keeps[visit->stage_idx];
+    const struct ox_plan_pass *const of = keeps ? &stage->backward_kept : &stage->backward;
+    struct block_pass pass = {.room = OX_NONE};
+    OX_ASSERT(of->cut_count == 0 || is_block);
     if (is_block) {
-        begin_block(b, visit, keeps ? &stage->backward_kept : &stage->backward, &pass);
+        begin_block(b, visit, of, &pass);
     }
     begin_grads(b, visit);
     const uint32_t from = visit->stage_idx - stage->starts_back; /* the stage whose input backward starts from */
@@ -470,18 +536,8 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
         }
         ox_build_before(b, visit->stage_idx, mb_idx, true);
         ox_build_begin_dx(b, visit->stage_idx, mb_idx);
-        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_BACKWARD, visit->stage_idx, mb_idx);
-        if (is_block) {
-            use_block(b, task, visit, &pass, x);
-        }
-        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
-        add_grads(b, visit, task);
-        if (stage->reports && b->in->model.pooled_doubles > 0 && b->plan->loss_buf != OX_NONE) {
-            ox_build_reads(task, b->plan->loss_buf, OX_USE_LOSS);
-        }
-        if (keeps) {
-            ox_build_updates(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
+        for (uint32_t phase = 0; phase <= of->cut_count; phase++) {
+            backward_phase(b, visit, &pass, mb_idx, phase, x);
         }
         fold_grads(b, visit, mb_idx);
         ox_build_after(b, visit->stage_idx, mb_idx, true);
@@ -603,7 +659,7 @@ static void choose_kept(struct ox_builder *b) {
 
 /* Sets how many slots the sums of gradients need. */
 static void count_slots(struct ox_builder *b) {
-    b->sums = ox_plan_sums(b->in);
+    b->sums = ox_plan_row_sums(b->in);
     OX_ASSERT(ox_sums_count(&b->sums) == b->plan->micro_batches);
     b->slots = ox_sums_slots(&b->sums, 0, b->plan->micro_batches);
     for (uint32_t tile = 1; tile < b->in->placement.tiles; tile++) {

@@ -21,8 +21,9 @@ static bool packs(const struct ox_builder *b, uint32_t grad_idx) {
     return b->in->model.grad_bf16 && !sums_on_host(b, grad_idx) && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
 }
 
+/* Bytes of a slot, which has a sum for each of the rank's groups of rows. */
 static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
-    return ox_build_grad(b, grad_idx)->elem_count * sizeof(float);
+    return ox_build_grad(b, grad_idx)->elem_count * ox_plan_own_row_groups(b->in) * sizeof(float);
 }
 
 /* Bytes of the rank's slice of a finished gradient, in fp32. */
@@ -49,7 +50,8 @@ static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
 
 /* True when the kernels add right into the gradient's home, which has room for a single sum. */
 static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->slots == 1 && !ox_plan_exchanges(b->in) && b->scratch->grad_home[grad_idx] != OX_NONE &&
+    return b->slots == 1 && ox_plan_own_row_groups(b->in) == 1 && !ox_plan_exchanges(b->in) &&
+           b->scratch->grad_home[grad_idx] != OX_NONE &&
            grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
 }
 
@@ -144,7 +146,7 @@ void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad
     task->begins = ox_sums_begins_leaf(&b->sums, task->mb_idx);
     ox_build_nth_use(task, (struct ox_use){
         .buf_idx = b->scratch->grad_live[grad_idx], .role = OX_USE_GRAD, .nth = (uint8_t)nth, .write = true,
-        .read = task->mb_idx > 0}); /* where a later group of micro-batches begins, the other slots stay */
+        .read = task->mb_idx > 0 || task->phase > 0}); /* where a later group begins, the other slots stay */
 }
 
 /* Lets a task, which makes the finished sum, take it to where it waits for the optimizer. */
@@ -157,18 +159,30 @@ static void sum_away(struct ox_builder *b, uint32_t grad_idx, struct ox_task *ta
     b->scratch->grad_live[grad_idx] = target;
 }
 
+/* Adds to a slot what is above it, or with `joins` joins the sums of groups of rows, of which the slot then has one.
+ * `ends`: this makes the finished sum. */
+static void fold(struct ox_builder *b, uint32_t grad_idx, uint32_t slot, bool joins, bool ends) {
+    struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_FOLD, OX_LANE_COMPUTE, grad_idx);
+    task->slot = slot;
+    task->last = joins;
+    if (ends && sums_away(b, grad_idx)) {
+        ox_build_reads(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
+        sum_away(b, grad_idx, task);
+    } else {
+        ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
+    }
+}
+
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
-    const uint32_t folds = ox_sums_folds(&b->sums, mb_idx);
-    const bool ends = mb_idx + 1 == b->plan->micro_batches && !ox_plan_exchanges(b->in);
+    const uint32_t folds = ox_sums_folds(&b->sums, mb_idx), slot = ox_sums_slot(&b->sums, mb_idx);
+    const bool last = mb_idx + 1 == b->plan->micro_batches, joins = last && ox_plan_own_row_groups(b->in) > 1;
+    const bool ends = last && !ox_plan_exchanges(b->in);
     for (uint32_t i = 1; i <= folds; i++) {
-        struct ox_task *const task = ox_build_grad_task(b, OX_TASK_GRAD_FOLD, OX_LANE_COMPUTE, grad_idx);
-        task->slot = ox_sums_slot(&b->sums, mb_idx) - i;
-        if (ends && task->slot == 0 && sums_away(b, grad_idx)) {
-            ox_build_reads(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
-            sum_away(b, grad_idx, task);
-        } else {
-            ox_build_updates(task, b->scratch->grad_live[grad_idx], OX_USE_GRAD);
-        }
+        fold(b, grad_idx, slot - i, false, ends && !joins && slot == i);
+    }
+    if (joins) {
+        OX_ASSERT(slot == folds); /* one node is left of each group */
+        fold(b, grad_idx, 0, true, ends);
     }
 }
 

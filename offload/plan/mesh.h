@@ -17,16 +17,21 @@ enum ox_axis {
     OX_AXIS_SHARD, /* ranks along it divide the units: each has a slice */
     OX_AXIS_COPY,  /* ranks along it have the same slices: copies */
     OX_AXIS_PIPE,  /* ranks along it have the same micro-batches and divide the stages: a pipeline */
+    OX_AXIS_OF_RANKS_COUNT, /* every rank has a place on each of these, and no two have the same places */
+    OX_AXIS_CONTEXT = OX_AXIS_OF_RANKS_COUNT, /* ranks of a coordinate of the pipeline along it have the same
+                              micro-batches and divide the rows of every sequence, whatever they divide of units */
     OX_AXIS_COUNT
 };
-const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "pipe" */
+const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "pipe", "context" */
 
 struct ox_mesh {
-    uint32_t size[OX_AXIS_COUNT]; /* at least 1 each */
+    uint32_t size[OX_AXIS_OF_RANKS_COUNT]; /* at least 1 each */
+    uint32_t contexts; /* a divisor of the ranks of a coordinate of the pipeline, of which the first so many have the
+                          first rows, and so on; 0: 1 */
 };
 
-/* The ranks that differ from one another on an axis alone: first, first + stride ..., of which the asking one is number
- * `idx`. */
+/* The ranks that differ from one another on an axis alone, or that share micro-batches: first, first + stride ..., of
+ * which the asking one is number `idx`. */
 struct ox_rank_group {
     uint32_t first, stride, count, idx;
 };

@@ -19,7 +19,7 @@ enum word {
     WORD_NORM, WORD_BEGIN, WORD_DOWNLOAD, WORD_ADAM, WORD_REFRESH, WORD_DEVICE_ADAM, WORD_NONFINITE, WORD_LOSS,
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
-    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN,
+    WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN, WORD_ROWS,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -47,6 +47,7 @@ static uint32_t word_of_move(const struct ox_task *task) {
         [OX_MOVE_OUTSIDE_DX] = {[OX_LANE_H2D] = WORD_DX_ARRIVE, [OX_LANE_D2H] = WORD_DX_LEAVE,
                                 [OX_LANE_LINK_IN] = WORD_DX_ARRIVE, [OX_LANE_LINK_OUT] = WORD_DX_LEAVE},
         [OX_MOVE_SUM] = {[OX_LANE_LINK] = WORD_REDUCE_SCATTER},
+        [OX_MOVE_ROWS] = {[OX_LANE_LINK] = WORD_ROWS},
     };
     OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
     return words[task->move][task->lane];
@@ -93,7 +94,7 @@ const char *ox_task_word_name(uint32_t word) {
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
-        "adam-state", "load-return"};
+        "adam-state", "load-return", "rows"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

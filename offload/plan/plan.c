@@ -88,6 +88,18 @@ static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input) {
     return gather_bytes(ox_plan_pipe(input), own, all);
 }
 
+/* Reports of the rank's groups of rows, of all of its micro-batches. */
+static uint64_t own_reports_bytes(const struct ox_plan_input *input) {
+    return (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input) * ox_plan_report_bytes(&input->model);
+}
+
+/* A rank gets a piece from each other member of its group, and gives one to each. */
+static struct ox_peer_bytes row_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    const struct ox_plan_cut *const cut = ox_plan_task_cut(input, task);
+    const uint64_t count = ox_plan_group(input, (enum ox_axis)cut->axis).count;
+    return gather_bytes((uint32_t)count, cut->bytes / count, cut->bytes);
+}
+
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct ox_plan_input *input,
                                         const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
@@ -109,9 +121,10 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
                gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(ox_plan_rank_count(input),
-                            (computes_head ? model->micro_batches : 0) * ox_plan_report_bytes(model),
+        return gather_bytes(ox_plan_rank_count(input), computes_head ? own_reports_bytes(input) : 0,
                             ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model));
+    case OX_MOVE_ROWS:
+        return row_bytes(input, task);
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return (struct ox_peer_bytes){0};
@@ -119,11 +132,23 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
 }
 
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input) {
-    const uint32_t micro_batches = input->ranks.micro_batches;
-    return (struct ox_sums){.micro_batches = micro_batches > 0 ? micro_batches : input->model.micro_batches,
-                            .groups = ox_plan_sum_groups(input),
-                            .ranks = ox_plan_data_ranks(input),
-                            .rank = input->ranks.idx % ox_plan_data_ranks(input)};
+    const uint32_t micro_batches = input->ranks.micro_batches, row_groups = ox_plan_row_groups(input);
+    return (struct ox_sums){
+        .micro_batches = (micro_batches > 0 ? micro_batches : input->model.micro_batches) * row_groups,
+        .groups = ox_plan_sum_groups(input) * row_groups,
+        .ranks = ox_plan_data_ranks(input),
+        .rank = input->ranks.idx % ox_plan_data_ranks(input)};
+}
+
+struct ox_sums ox_plan_row_sums(const struct ox_plan_input *input) {
+    const uint32_t row_groups = ox_plan_row_groups(input);
+    const uint32_t of_batch = ox_plan_data_ranks(input) / ox_plan_contexts(input);
+    struct ox_sums sums = ox_plan_sums(input);
+    sums.micro_batches /= row_groups;
+    sums.groups /= row_groups;
+    sums.ranks = of_batch;
+    sums.rank %= of_batch;
+    return sums;
 }
 
 struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis) {
@@ -193,7 +218,7 @@ uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input) {
 }
 
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
-    struct ox_sums sums = ox_plan_sums(input);
+    struct ox_sums sums = ox_plan_row_sums(input);
     uint32_t fewest = input->model.micro_batches;
     for (sums.rank = 0; sums.rank < sums.ranks; sums.rank++) {
         fewest = (uint32_t)ox_min_u64(fewest, ox_sums_count(&sums));
@@ -240,7 +265,7 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_BATCH] = OX_TRAFFIC_OTHER,     [OX_MOVE_LOSSES] = OX_TRAFFIC_OTHER,
         [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER,
         [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS,
-        [OX_MOVE_SUM] = OX_TRAFFIC_GRADS};
+        [OX_MOVE_SUM] = OX_TRAFFIC_GRADS,       [OX_MOVE_ROWS] = OX_TRAFFIC_ACTIVATIONS};
     if (task->kind != OX_TASK_MOVE) {
         return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
     }
@@ -256,7 +281,7 @@ static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct
     const bool added = !ox_plan_adds_at_rest(grad) || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
     return task->last ? ox_plan_grad_slice(input, task->grad_idx) * (rounded ? 2 : 4)
-                      : grad->elem_count * 4 * (task->slot + 1);
+                      : grad->elem_count * 4 * (task->slot + 1) * ox_plan_own_row_groups(input);
 }
 
 /* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
@@ -285,7 +310,7 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
         return model->batch_bytes;
     case OX_MOVE_LOSSES:
         return task->lane == OX_LANE_H2D ? ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model)
-                                         : model->micro_batches * ox_plan_report_bytes(model);
+                                         : own_reports_bytes(input);
     case OX_MOVE_PARTIALS:
         return ox_plan_partials_bytes(input, task->unit_idx);
     case OX_MOVE_NONFINITE:
@@ -465,11 +490,15 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     *out = NULL;
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
     const uint64_t stages = input->model.stage_count, micro_batches = input->model.micro_batches;
-    uint64_t uses = 0;
+    uint64_t uses = 0, cuts = 0;
     for (uint32_t i = 0; i < stages; i++) {
-        uses += input->model.stages[i].unit_count;
+        const struct ox_plan_stage *const stage = &input->model.stages[i];
+        uses += stage->unit_count;
+        cuts += ox_max_u64(stage->forward.cut_count, stage->forward_kept.cut_count) +
+                ox_max_u64(stage->backward.cut_count, stage->backward_kept.cut_count);
     }
     check_model(&input->model);
+    OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
     OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_pipe(input) == ox_plan_rank_count(input));
     OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
                                              (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
@@ -479,7 +508,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * for gradients backward. A step has nine per unit: transfers of planes, the updates and what goes with them. With
      * several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have slices, a
      * tile also gathers the weights for two visits of each use, and a step exchanges and adds the parts of each
-     * gradient and gathers square sums and losses. */
+     * gradient and gathers square sums and losses. Each cut of a pass has two tasks; where there are groups of rows,
+     * each gradient has one that joins their sums. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * stages;
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
@@ -488,8 +518,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders) + units * 9 + folds + gathers + exchanges +
-        transfers + 64;
+        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders + 2 * cuts) + units * 9 + folds + gathers +
+        exchanges + transfers + grads + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)stages);

@@ -11,6 +11,7 @@
 #include "base/planes.h"
 #include "base/status.h"
 #include "offload/plan/mesh.h"
+#include "offload/plan/pass.h"
 #include "offload/plan/shard.h"
 #include "offload/plan/sums.h"
 
@@ -47,7 +48,8 @@ enum ox_task_kind {
     OX_TASK_FORWARD,   /* compute: a stage, one micro-batch                                */
     OX_TASK_HEAD,      /* compute: final norm, head, loss, and in training their backward  */
     OX_TASK_BACKWARD,  /* compute: a stage, one micro-batch, from its input or from what forward kept */
-    OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target   */
+    OX_TASK_GRAD_FOLD, /* compute: adds the slot above to a slot, there or at its target; if last, it joins the sums
+                          that the slot has of the rank's groups of rows, in the order of the tree */
     OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
                           tree, in place or to its target                                  */
     OX_TASK_GRAD_ADD,  /* compute: adds the gradients of other uses of a unit to that of its first use, where the sum
@@ -82,6 +84,7 @@ enum ox_move {
                             the input of a stage, from another rank (link.in) or to one (link.out)         */
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
     OX_MOVE_SUM, /* link: the library adds the sums that all ranks have of a gradient, and each gets its slice  */
+    OX_MOVE_ROWS, /* link: what a phase of a pass leaves for the next one of other ranks (struct ox_plan_cut) */
     OX_MOVE_COUNT
 };
 
@@ -170,6 +173,8 @@ struct ox_task {
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
+    uint8_t phase;     /* FORWARD, HEAD, BACKWARD: which phase of the pass; ROWS: the one behind which it comes */
+    uint8_t pass;      /* ROWS: enum ox_plan_pass_kind; else 0 */
     uint8_t use_count;
     uint16_t when;     /* enum ox_fact: must all hold in a step for the task to work */
     uint32_t unit_idx; /* or OX_NONE */
@@ -188,7 +193,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 46 };
+enum { OX_TASK_WORD_COUNT = 47 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -219,27 +224,10 @@ enum ox_link ox_lane_link(enum ox_lane_id lane);
 /* The kind of traffic under which the bytes of a task are counted. */
 enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
 
-/* What compute does in one task, for predictions. Attention's operations are counted apart, because its GEMMs run at
- * another rate than those of whole matrices. `bytes` are read and written by operations other than attention. On the
- * CPU, which packs the operands of a GEMM, they include the bytes of GEMMs; a GPU moves these while it multiplies, so
- * it counts them in `gemm_bytes`. */
-struct ox_plan_work {
-    double gemm_flops, bytes;
-    double attention_flops, attention_backward_flops; /* of the forward and the backward pass of attention */
-    double gemm_bytes; /* GPU: bytes that GEMMs read and write */
-    uint32_t ops; /* operations that the task queues */
-};
-
 enum ox_plan_stage_kind {
     OX_PLAN_EMBEDDING, /* tokens to activations; reads planes, and in its backward no weights */
     OX_PLAN_BLOCK,     /* activations to activations */
     OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task; reads planes */
-};
-
-/* One pass of a stage over a micro-batch. */
-struct ox_plan_pass {
-    uint64_t scratch_bytes;
-    struct ox_plan_work work; /* all zero: no prediction */
 };
 
 /* A unit: the part of a model whose weights, state and gradient travel together. What moves is a unit, what computes is
@@ -278,6 +266,13 @@ struct ox_plan_stage {
      * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
 };
+
+static inline const struct ox_plan_pass *ox_plan_stage_pass(const struct ox_plan_stage *stage,
+                                                            enum ox_plan_pass_kind kind) {
+    return kind == OX_PLAN_FORWARD        ? &stage->forward
+           : kind == OX_PLAN_FORWARD_KEPT ? &stage->forward_kept
+           : kind == OX_PLAN_BACKWARD     ? &stage->backward : &stage->backward_kept;
+}
 
 /* A gradient: one sum over the micro-batches, with an accumulator and a home. There is one for each use of a unit;
  * before the update the others are added to that of the first use, from its first element on, in the order of a list
@@ -383,6 +378,14 @@ struct ox_plan_ranks {
      * in a tree. The result depends on this number and not on `count`, which is at most as large. */
     uint32_t sum_groups;
     uint32_t micro_batches; /* per step, of all ranks; ox_plan_model has those of this rank */
+    /* The rows of every sequence are cut into as many groups (0: 1), and all that adds up rows is done for each group
+     * by itself, so that a gradient has a leaf for each group of rows and each sum group: those of the first group of
+     * rows come first. Reports are of a micro-batch's group of rows, in the same order. Results depend on this number.
+     */
+    uint32_t context_groups;
+    /* Ranks that divide the groups of rows of the same micro-batches, each as many in a row; 0: 1. A divisor of
+     * context_groups and of the ranks of a coordinate, which lie (rows, micro-batches). */
+    uint32_t contexts;
     uint32_t per_store; /* ranks in a row that share a store, as those of a process do; 0: all */
     /* Coordinates of the pipeline, a divisor of `count`; 0: 1. Each has stages and units of its own. The ranks of one
      * coordinate lie in a row, divide the step's micro-batches and hold its units, by `sharding` and `copies`. */
@@ -400,7 +403,8 @@ static inline struct ox_mesh ox_plan_mesh_of(const struct ox_plan_ranks *ranks) 
     const uint32_t pipe = ranks->pipe > 0 ? ranks->pipe : 1, of_data = count / pipe;
     const uint32_t copies = ranks->sharding == OX_SHARDING_NONE ? of_data : given;
     return (struct ox_mesh){
-        .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe}};
+        .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe},
+        .contexts = ranks->contexts > 0 ? ranks->contexts : 1};
 }
 /* The coordinate of the pipeline that holds a unit. */
 static inline uint32_t ox_plan_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
@@ -484,6 +488,16 @@ static inline uint32_t ox_plan_pipe_at(const struct ox_plan_input *input) {
 static inline uint32_t ox_plan_data_ranks(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) / ox_plan_pipe(input);
 }
+/* How many ranks of a coordinate divide the rows of the same micro-batches; groups of rows, of all and of a rank. */
+static inline uint32_t ox_plan_contexts(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).contexts;
+}
+static inline uint32_t ox_plan_row_groups(const struct ox_plan_input *input) {
+    return input->ranks.context_groups > 0 ? input->ranks.context_groups : 1;
+}
+static inline uint32_t ox_plan_own_row_groups(const struct ox_plan_input *input) {
+    return ox_plan_row_groups(input) / ox_plan_contexts(input);
+}
 /* Whether the rank's coordinate holds the unit, and computes the stage: that of all its units. A unit of another
  * coordinate has no buffer, gradient or task in the plan. */
 static inline bool ox_plan_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -537,8 +551,17 @@ static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
 /* Bytes of a micro-batch's report, and of the buffer with those of all micro-batches of the step. */
 uint64_t ox_plan_report_bytes(const struct ox_plan_model *model);
 uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input);
-/* The order in which gradients are summed, and what of it belongs to the rank of the plan. */
+/* The order in which gradients are summed, and what of it belongs to the rank of the plan. What it calls micro-batches
+ * are the groups of rows of micro-batches. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);
+/* The same for one group of rows alone: the rank sums each of its own like that, and then joins the sums of these. */
+struct ox_sums ox_plan_row_sums(const struct ox_plan_input *input);
+/* The cut that a task OX_MOVE_ROWS is. */
+static inline const struct ox_plan_cut *ox_plan_task_cut(const struct ox_plan_input *input,
+                                                         const struct ox_task *task) {
+    return &ox_plan_stage_pass(&input->model.stages[task->stage_idx], (enum ox_plan_pass_kind)task->pass)
+                ->cuts[task->phase];
+}
 /* What of it is joined along an axis: the parts of the ranks of a copy, then those of the copies. */
 struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axis axis);
 /* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward

@@ -74,6 +74,7 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_OUTSIDE_ACT] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, false, false},
     [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, true, false},
     [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
+    [OX_MOVE_ROWS] = {ON_LINK, OF_STAGE, true, false, false},
 };
 
 static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {
@@ -107,12 +108,24 @@ static bool is_total(const struct ox_task *task) {
            task->axis == OX_AXIS_PIPE;
 }
 
+/* Whether the task comes between the phases of a pass. */
+static bool crosses(const struct ox_task *task) {
+    return task->kind == OX_TASK_MOVE && task->move == OX_MOVE_ROWS;
+}
+
+/* Whether the task names a phase of a pass of a stage, and which pass; others name the first ones. */
+static bool fits_phase(const struct ox_task *task) {
+    const bool computes = task->kind == OX_TASK_FORWARD || task->kind == OX_TASK_HEAD || task->kind == OX_TASK_BACKWARD;
+    return (task->phase == 0 || computes || crosses(task)) && (task->pass == 0 || crosses(task));
+}
+
 /* Whether ranks do the task along an axis, which it names; others name the first one. */
 static bool has_axis(const struct effects *e) {
     const bool moves = e->task->kind == OX_TASK_MOVE && e->task->lane == OX_LANE_LINK;
     return e->task->axis < OX_AXIS_COUNT &&
            (e->task->kind == OX_TASK_SUM_PARTS ||
-            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM)) || is_total(e->task));
+            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM || crosses(e->task))) ||
+            is_total(e->task));
 }
 
 static bool is_between_ranks(const struct ox_task *task) {
@@ -143,7 +156,8 @@ static bool fits_rule(const struct effects *e) {
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
     return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
-           (task->slot == 0 || has_slot(e)) && (task->axis == 0 || has_axis(e)) && (!task->begins || sums(e)) &&
+           (task->slot == 0 || has_slot(e)) && fits_phase(task) && (task->axis == 0 || has_axis(e)) &&
+           (!task->begins || sums(e)) &&
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            fits_scope(e, is_total(task) ? OF_STEP : (enum scope)rule->scope) && is_own(e) &&
@@ -581,7 +595,7 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     e.keeps = calloc(plan->stage_count, sizeof *e.keeps);
     e.crossed = calloc(CROSSED_KINDS * (size_t)plan->stage_count, sizeof *e.crossed);
-    e.sum_steps = calloc(2 * (size_t)plan->micro_batches, sizeof *e.sum_steps);
+    e.sum_steps = calloc(2 * (size_t)plan->micro_batches + 1, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->stage_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }

@@ -43,6 +43,9 @@ enum ox_holding {
     WRITTEN,  /* the drives have all that the step computes with */
     REPLACED, /* planes of unit `idx` and its state in version `count`, saved; or hi alone */
     CONSTANT, WORK, SLOTS,
+    /* Within a pass of several phases, whose number and stage `count` and `idx` name (ox_content_within): its scratch,
+     * its activations or their gradient, what it keeps; and a gradient that some phases have added to. */
+    ROOM, PART_ACT, PART_KEPT, PART_SUM,
 };
 
 /* Versions of planes and state: before the carried update, what this step computes with, after this step's update. */
@@ -111,6 +114,14 @@ uint32_t ox_effects_own_loads(const struct effects *e);
 /* The reports of all stages, of one rank or of all ranks. */
 static inline struct ox_content ox_content_loads(const struct effects *e, bool all) {
     return all ? ox_content(ALL_LOADS, OX_NONE, 0) : ox_content(LOADS, OX_NONE, ox_effects_own_loads(e));
+}
+
+/* What a buffer of a pass holds behind a phase of a micro-batch that is not its last; with `crossed` behind the cut
+ * that follows. */
+static inline struct ox_content ox_content_within(enum ox_holding what, const struct ox_task *task, bool backward,
+                                                  uint32_t phase, bool crossed) {
+    const uint32_t at = 2 * phase + crossed;
+    return ox_content(what, task->stage_idx, (2 * task->mb_idx + backward) * (2 * OX_PLAN_CUTS_MAX + 2) + at);
 }
 
 static inline bool ox_content_same(struct ox_content a, struct ox_content b) {

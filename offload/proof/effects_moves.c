@@ -270,7 +270,7 @@ static bool is_before_head(const struct effects *e, enum ox_use_role role) {
 static void gather_losses(struct effects *e) {
     const uint64_t report = ox_proof_report_bytes(e->in);
     const bool computes = ox_proof_computes(e->in, e->plan->stage_count - 1);
-    const uint64_t own = computes ? report * e->plan->micro_batches : 0;
+    const uint64_t own = computes ? report * ox_proof_own_micro_batches(e->in) : 0;
     const uint64_t all = report * ox_proof_micro_batches(e->in);
     const bool before = is_before_head(e, OX_USE_TARGET);
     const struct ox_content from_to[2] = {
@@ -291,11 +291,44 @@ static void gather_losses(struct effects *e) {
 
 static void move_losses(struct effects *e, struct route route) {
     const bool returns = route.link == OX_LINK_H2D;
-    const uint32_t count = returns ? ox_proof_micro_batches(e->in) : e->plan->micro_batches;
+    const uint32_t count = returns ? ox_proof_micro_batches(e->in) : ox_proof_own_micro_batches(e->in);
     move(e, route, returns || is_before_head(e, OX_USE_SOURCE)
                        ? ox_content_loads(e, returns) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
     ox_effects_need_buffer(e, OX_USE_TARGET, returns ? e->plan->loss_buf : e->plan->loss_host_buf);
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, count * ox_proof_report_bytes(e->in));
+}
+
+/* What a phase leaves for those of other ranks goes there, behind that phase and before the next one: a piece of the
+ * same size to each of the others, and one from each. */
+static void cross(struct effects *e) {
+    const struct ox_plan_stage *const stage = ox_effects_stage(e, e->task->stage_idx);
+    const bool backward = e->task->pass == OX_PLAN_BACKWARD || e->task->pass == OX_PLAN_BACKWARD_KEPT;
+    const bool kept = e->task->pass == OX_PLAN_FORWARD_KEPT || e->task->pass == OX_PLAN_BACKWARD_KEPT;
+    const struct ox_plan_pass *const pass = backward ? (kept ? &stage->backward_kept : &stage->backward)
+                                                     : (kept ? &stage->forward_kept : &stage->forward);
+    if (e->task->pass >= OX_PLAN_PASS_COUNT || e->task->phase >= pass->cut_count ||
+        kept != e->keeps[e->task->stage_idx]) {
+        ox_effects_reject(e, "comes between phases that the pass does not have");
+        return;
+    }
+    const struct ox_plan_cut *const cut = &pass->cuts[e->task->phase];
+    const uint64_t members = ox_proof_crossing(e->in, cut->axis), others = cut->bytes / members * (members - 1);
+    const enum ox_holding what = cut->role == OX_USE_KEPT ? PART_KEPT : ROOM;
+    const struct ox_content from_to[2] = {ox_content_within(what, e->task, backward, e->task->phase, false),
+                                          ox_content_within(what, e->task, backward, e->task->phase, true)};
+    const uint64_t room = cut->role == OX_USE_KEPT ? stage->kept_bytes : pass->scratch_bytes;
+    if (e->task->axis != cut->axis || members == 1 || cut->bytes % members != 0 ||
+        (cut->role != OX_USE_KEPT && cut->role != OX_USE_SCRATCH)) {
+        ox_effects_reject(e, "moves pieces along an axis that has no other ranks, or of different sizes");
+    }
+    const bool overlap = cut->source < cut->target + cut->bytes && cut->target < cut->source + cut->bytes;
+    if (ox_max_u64(cut->source, cut->target) + cut->bytes > room ||
+        (cut->kind == OX_CUT_GATHER ? cut->source != cut->target : overlap)) {
+        ox_effects_reject(e, "moves pieces over each other or beyond their buffer");
+    }
+    ox_effects_change(e, OX_USE_TARGET, ox_effects_compute_tier(e), from_to);
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, others);
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_ACTIVATIONS, others);
 }
 
 /* What a rank does together with the others. */
@@ -316,6 +349,9 @@ static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
         } else {
             ox_effects_norm_gather(e, unit_idx);
         }
+        break;
+    case OX_MOVE_ROWS:
+        cross(e);
         break;
     default:
         gather_losses(e);

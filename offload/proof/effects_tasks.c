@@ -38,6 +38,56 @@ static void need_batch(struct effects *e) {
     }
 }
 
+/* ---- passes of several phases ------------------------------------------------------------------------- */
+
+/* The phase of a pass that the task does, of how many. */
+struct phase {
+    const struct ox_plan_pass *pass;
+    bool first, last, backward;
+};
+
+static struct phase phase_of(struct effects *e, const struct ox_plan_pass *pass, bool backward) {
+    if (e->task->phase > pass->cut_count) {
+        ox_effects_reject(e, "does a phase that its pass does not have");
+    }
+    return (struct phase){.pass = pass, .first = e->task->phase == 0, .last = e->task->phase >= pass->cut_count,
+                          .backward = backward};
+}
+
+/* What a buffer of the pass must hold before a phase that is not the first. What other ranks have written to, the cut
+ * has brought. */
+static struct ox_content before_phase(const struct effects *e, const struct phase *phase, enum ox_holding what) {
+    const struct ox_plan_cut *const cut = &phase->pass->cuts[e->task->phase - 1];
+    const enum ox_holding crossed = cut->role == OX_USE_KEPT ? PART_KEPT : ROOM;
+    return ox_content_within(what, e->task, phase->backward, e->task->phase - 1u, what == crossed);
+}
+
+/* Demands a buffer that all phases of the pass use: the first finds from_to[0], or with NOTHING sets it, and the last
+ * leaves from_to[1]. `what`: what it holds in between. */
+static void use_through(struct effects *e, const struct phase *phase, enum ox_use_role role, enum ox_holding what,
+                        const struct ox_content from_to[2]) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    if (e->wrong != NULL) {
+        return;
+    }
+    const struct ox_content after = phase->last ? from_to[1] : ox_content_within(what, e->task, phase->backward,
+                                                                                 e->task->phase, false);
+    if (phase->first && from_to[0].what == NOTHING) {
+        ox_effects_fill(e, role, tier, after);
+        return;
+    }
+    const struct ox_content of_phase[2] = {phase->first ? from_to[0] : before_phase(e, phase, what), after};
+    ox_effects_change(e, role, tier, of_phase);
+}
+
+static void fill_through(struct effects *e, const struct phase *phase, enum ox_use_role role, enum ox_holding what,
+                         struct ox_content content) {
+    const struct ox_content from_to[2] = {ox_content(NOTHING, 0, 0), content};
+    use_through(e, phase, role, what, from_to);
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------- */
+
 /* Whether what a buffer holds is a sum of the gradient whose next step is what the task does. */
 static bool is_next_step(const struct effects *e, struct ox_content held, uint32_t grad_idx,
                          enum ox_proof_sum_kind kind) {
@@ -60,9 +110,35 @@ static void do_sum_step(struct effects *e, enum ox_use_role role, uint32_t grad_
     ox_effects_hold(e, use->buf_idx, ox_content(SUM, grad_idx, held.count + 1));
 }
 
-/* The first step of a sum sets the first slot, whatever the buffer has held. */
-static void add_gradient(struct effects *e, uint32_t grad_idx) {
+/* A phase that is not the only one: the first finds the sum before this step, or sets it; the last completes the step.
+ */
+static void add_in_phases(struct effects *e, const struct phase *phase, uint32_t grad_idx) {
+    enum { PHASES = OX_PLAN_CUTS_MAX + 1 };
+    const enum ox_proof_sum_kind kind = e->task->begins ? SUM_BEGINS : SUM_ADDS;
     const struct ox_use *const use = ox_effects_use(e, OX_USE_GRAD);
+    const bool sets = phase->first && use != NULL && !use->read;
+    if (ox_effects_find(e, OX_USE_GRAD, sets ? WRITES : UPDATES, ox_effects_compute_tier(e)) == NULL) {
+        return;
+    }
+    const struct ox_content held = sets ? ox_content(SUM, grad_idx, 0) : e->held[use->buf_idx];
+    const uint32_t steps = phase->first ? held.count : held.count / PHASES;
+    const struct ox_content wanted = phase->first ? ox_content(SUM, grad_idx, steps)
+                                                  : ox_content(PART_SUM, grad_idx, steps * PHASES + e->task->phase - 1);
+    if (!ox_content_same(held, wanted) || !is_next_step(e, ox_content(SUM, grad_idx, steps), grad_idx, kind)) {
+        ox_effects_reject(e, "is not the next step of the sum that it adds to");
+        return;
+    }
+    ox_effects_hold(e, use->buf_idx, phase->last ? ox_content(SUM, grad_idx, steps + 1)
+                                                 : ox_content(PART_SUM, grad_idx, steps * PHASES + e->task->phase));
+}
+
+/* The first step of a sum sets the first slot, whatever the buffer has held. */
+static void add_gradient(struct effects *e, const struct phase *phase, uint32_t grad_idx) {
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_GRAD);
+    if (!phase->first || !phase->last) {
+        add_in_phases(e, phase, grad_idx);
+        return;
+    }
     if (use == NULL || use->read) {
         do_sum_step(e, OX_USE_GRAD, grad_idx, e->task->begins ? SUM_BEGINS : SUM_ADDS);
         return;
@@ -75,10 +151,10 @@ static void add_gradient(struct effects *e, uint32_t grad_idx) {
 }
 
 /* The gradients from the stage's uses of its units. */
-static void add_gradients(struct effects *e, const struct ox_plan_stage *stage) {
+static void add_gradients(struct effects *e, const struct phase *phase, const struct ox_plan_stage *stage) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
         if (stage->units[e->nth].grad_idx != OX_NONE) {
-            add_gradient(e, stage->units[e->nth].grad_idx);
+            add_gradient(e, phase, stage->units[e->nth].grad_idx);
         }
     }
     e->nth = 0;
@@ -87,24 +163,25 @@ static void add_gradients(struct effects *e, const struct ox_plan_stage *stage) 
 /* The last fold may bring the finished sum to another buffer, which needs room for that alone. */
 static void fold(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
+    const enum ox_proof_sum_kind kind = e->task->last ? SUM_JOINS : SUM_FOLDS;
     if (ox_effects_use(e, OX_USE_TARGET) == NULL) {
-        do_sum_step(e, OX_USE_GRAD, grad_idx, SUM_FOLDS);
+        do_sum_step(e, OX_USE_GRAD, grad_idx, kind);
         return;
     }
     const struct ox_content from = ox_content(SUM, grad_idx, e->sum_step_count - 1);
-    if (ox_proof_ranks(e->in) > 1 || !is_next_step(e, from, grad_idx, SUM_FOLDS) || e->task->slot != 0) {
+    if (ox_proof_ranks(e->in) > 1 || !is_next_step(e, from, grad_idx, kind) || e->task->slot != 0) {
         ox_effects_reject(e, "takes a sum away that is not finished");
     }
     ox_effects_need(e, OX_USE_GRAD, tier, from);
     ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
 }
 
-/* Demands scratch of exactly this size, and with `constants` the constant tables. */
-static void use_scratch(struct effects *e, uint64_t bytes, bool constants) {
+/* Demands scratch of exactly the size of the pass, and with `constants` the constant tables. */
+static void use_scratch(struct effects *e, const struct phase *phase, bool constants) {
     const struct ox_use *const use = ox_effects_use(e, OX_USE_SCRATCH);
-    ox_effects_fill(e, OX_USE_SCRATCH, ox_effects_compute_tier(e), ox_content(WORK, OX_NONE, 0));
+    fill_through(e, phase, OX_USE_SCRATCH, ROOM, ox_content(WORK, OX_NONE, 0));
     if (use != NULL) {
-        ox_effects_need_bytes(e, use->buf_idx, bytes);
+        ox_effects_need_bytes(e, use->buf_idx, phase->pass->scratch_bytes);
     }
     if (constants) {
         ox_effects_need(e, OX_USE_CONST, ox_effects_compute_tier(e), ox_content(CONSTANT, OX_NONE, 0));
@@ -115,15 +192,17 @@ static void use_scratch(struct effects *e, uint64_t bytes, bool constants) {
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
 /* Backward overwrites what forward kept with gradients, so that nothing may be read there any more. */
-static void use_up_kept(struct effects *e, uint32_t stage_idx) {
+static void use_up_kept(struct effects *e, const struct phase *phase, uint32_t stage_idx) {
     const struct ox_use *const use = ox_effects_find(e, OX_USE_KEPT, UPDATES, ox_effects_compute_tier(e));
     if (use == NULL) {
         return;
     }
-    if (!ox_content_same(e->held[use->buf_idx], ox_content(KEPT, stage_idx, e->task->mb_idx))) {
+    if (!ox_content_same(e->held[use->buf_idx], phase->first ? ox_content(KEPT, stage_idx, e->task->mb_idx)
+                                                             : before_phase(e, phase, PART_KEPT))) {
         ox_effects_reject(e, "does not find what its forward kept");
     }
-    e->held[use->buf_idx] = ox_content(NOTHING, 0, 0);
+    e->held[use->buf_idx] = phase->last ? ox_content(NOTHING, 0, 0)
+                                        : ox_content_within(PART_KEPT, e->task, phase->backward, e->task->phase, false);
 }
 
 /* A stage that reports writes its part of the micro-batch's report; no loss is there yet, or those of earlier tiles. */
@@ -154,16 +233,17 @@ static void forward(struct effects *e, uint32_t stage_idx) {
         ox_effects_reject(e, "makes activations of a stage that gives the loss");
         return;
     }
+    const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->forward_kept : &stage->forward, false);
     need_weights(e, stage, stage->kind == OX_PLAN_BLOCK && e->in->model.precision->cast_bytes > 0);
     if (stage->kind == OX_PLAN_BLOCK) {
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, e->task->mb_idx));
-        use_scratch(e, e->keeps[stage_idx] ? stage->forward_kept.scratch_bytes : stage->forward.scratch_bytes, true);
+        use_scratch(e, &phase, true);
     }
     need_batch(e);
-    ox_effects_fill(e, OX_USE_Y, tier, ox_content(ACT, next_idx, e->task->mb_idx));
+    fill_through(e, &phase, OX_USE_Y, PART_ACT, ox_content(ACT, next_idx, e->task->mb_idx));
     report(e, stage);
     if (e->keeps[stage_idx]) {
-        ox_effects_fill(e, OX_USE_KEPT, tier, ox_content(KEPT, stage_idx, e->task->mb_idx));
+        fill_through(e, &phase, OX_USE_KEPT, PART_KEPT, ox_content(KEPT, stage_idx, e->task->mb_idx));
     }
 }
 
@@ -175,10 +255,11 @@ static void head(struct effects *e, uint32_t stage_idx) {
         ox_effects_reject(e, "belongs to a stage that computes no loss");
         return;
     }
+    const struct phase phase = phase_of(e, e->train ? &stage->backward : &stage->forward, false);
     need_weights(e, stage, false);
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
-    use_scratch(e, e->train ? stage->backward.scratch_bytes : stage->forward.scratch_bytes, false);
+    use_scratch(e, &phase, false);
     pool_reports(e);
     if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
@@ -187,7 +268,7 @@ static void head(struct effects *e, uint32_t stage_idx) {
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
     if (e->train) {
         ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, stage_idx, mb_idx));
-        add_gradients(e, stage);
+        add_gradients(e, &phase, stage);
     }
 }
 
@@ -195,22 +276,23 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
+    const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->backward_kept : &stage->backward, true);
     if (stage->kind == OX_PLAN_BLOCK) {
         need_weights(e, stage, e->in->model.precision->cast_bytes > 0);
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx - stage->starts_back, mb_idx));
-        use_scratch(e, e->keeps[stage_idx] ? stage->backward_kept.scratch_bytes : stage->backward.scratch_bytes, true);
+        use_scratch(e, &phase, true);
     }
     need_batch(e);
     const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_stage(e->in, stage_idx), mb_idx),
                                           ox_content(ACT_GRAD, stage_idx, mb_idx)};
-    ox_effects_change(e, OX_USE_DX, tier, from_to);
-    add_gradients(e, stage);
+    use_through(e, &phase, OX_USE_DX, PART_ACT, from_to);
+    add_gradients(e, &phase, stage);
     if (stage->reports && e->in->model.pooled_doubles > 0 && !ox_proof_output_leaves(e->in)) {
         ox_effects_need(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
         ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
     }
     if (e->keeps[stage_idx]) {
-        use_up_kept(e, stage_idx);
+        use_up_kept(e, &phase, stage_idx);
     }
 }
 

@@ -17,7 +17,8 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [PARTS] = OX_BUF_GRAD,    [NODES] = OX_BUF_GRAD,     [COPY_PARTS] = OX_BUF_GRAD,
         [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
         [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
-        [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED,
+        [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED, [ROOM] = OX_BUF_SCRATCH,
+        [PART_ACT] = OX_BUF_ACT,  [PART_KEPT] = OX_BUF_KEPT, [PART_SUM] = OX_BUF_GRAD,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -50,7 +51,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case CAST:
         return ox_proof_elems(e->in, content.idx) * model->precision->cast_bytes;
     case SUM:
-        return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1);
+        return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1) *
+               (e->sum_steps[content.count - 1].kind == SUM_JOINS ? 1 : ox_proof_own_row_groups(e->in));
     case PARTS:
         return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, content.count);
     case NODES: /* lie where their first parts lay */

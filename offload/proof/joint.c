@@ -99,6 +99,10 @@ static struct members members_of(const struct joint *joint, const struct player 
     if (task->lane != OX_LANE_LINK) {
         return (struct members){idx, 1, 1};
     }
+    if (task->axis == OX_AXIS_CONTEXT) { /* those that share micro-batches lie as far apart as there are others */
+        const uint32_t contexts = ox_proof_contexts(player->in), apart = of_data / contexts;
+        return (struct members){idx / of_data * of_data + idx % apart, apart, contexts};
+    }
     return task->axis == OX_AXIS_PIPE   ? (struct members){idx % of_data, of_data, ox_proof_pipe(player->in)}
            : task->axis == OX_AXIS_COPY ? (struct members){idx / of_data * of_data + idx % holders, holders,
                                                            ox_proof_copies(player->in)}
@@ -111,6 +115,7 @@ static bool same_members(struct members a, struct members b) {
 
 static bool same_task(const struct ox_task *a, const struct ox_task *b) {
     return a->kind == b->kind && a->move == b->move && a->axis == b->axis && a->last == b->last &&
+           a->phase == b->phase && a->pass == b->pass &&
            a->carried == b->carried && a->when == b->when && a->stage_idx == b->stage_idx && a->mb_idx == b->mb_idx &&
            a->unit_idx == b->unit_idx && a->grad_idx == b->grad_idx && a->slot == b->slot;
 }

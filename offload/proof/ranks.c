@@ -4,8 +4,12 @@
  * that all ranks come to it. Such tasks are those of the lane LINK, also where each group of ranks on an axis does one
  * by itself, and the tasks that begin and end a transaction. They are the same in the lists of a coordinate, in the
  * same order. Take the first of them that has not ended on some rank: whatever comes before it in a list is either over
- * or waits for no other rank, so every rank comes to it, and it ends. Coordinates of a pipeline have different lists,
- * and send to each other, so joint.c plays them. */
+ * or waits for no other rank, so every rank comes to it, and it ends. What crosses between the phases of a pass is done
+ * once for each micro-batch, of which other ranks than those that share it may have more or fewer: there lists are the
+ * same among those that share their micro-batches, and all the rest on all. Take the ranks that have ended the fewest
+ * of the rest, among those of them that share their micro-batches one that has come least far: it waits for ranks that
+ * have come as far, or to the rest. Coordinates of a pipeline have different lists, and send to each other, so joint.c
+ * plays them. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
@@ -51,10 +55,24 @@ static bool same_owners(const struct ox_plan_input *a, const struct ox_plan_inpu
     return same;
 }
 
-/* How many of the step's micro-batches come before those of a rank: all of the groups before its own. */
-static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t of_data, uint32_t rank_idx) {
-    const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + of_data - 1) / of_data;
+/* How many of the step's micro-batches come before those of a rank, of as many with others: all of the groups before
+ * its own. */
+static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t of_batch, uint32_t rank_idx) {
+    const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + of_batch - 1) / of_batch;
     return (ranks->micro_batches * before + groups - 1) / groups;
+}
+
+static bool is_power(uint64_t number) {
+    return (number & (number - 1)) == 0;
+}
+
+/* Whether what each rank sums of the tree is what its groups of rows have summed, joined: each group of rows has a
+ * power of two of leaves, unless there is one group; and a rank has one group, or all sum groups of a power of two of
+ * them, or all. */
+static bool joins_as_nodes(const struct ox_plan_ranks *ranks, uint32_t groups, uint32_t contexts, uint32_t of_batch) {
+    const uint32_t own = groups / contexts, sum_groups = ranks->sum_groups > 1 ? ranks->sum_groups : 1;
+    return groups == 1 ||
+           (is_power(sum_groups) && (own == 1 || (of_batch == 1 && (is_power(own) || contexts == 1))));
 }
 
 /* Checks the input of one rank, which must be one of `count`. */
@@ -62,14 +80,20 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
                                   uint32_t count) {
     const struct ox_plan_ranks *const ranks = &input->ranks, *const others = &first->ranks;
     const uint32_t pipe = ranks->pipe > 1 ? ranks->pipe : 1, of_data = count / pipe;
+    const uint32_t contexts = ox_proof_contexts(input), groups = ox_proof_row_groups(input);
+    const uint32_t of_batch = of_data / contexts;
+    if (of_data % contexts != 0 || groups % contexts != 0 || contexts != ox_proof_contexts(first) ||
+        groups != ox_proof_row_groups(first) || !joins_as_nodes(ranks, groups, contexts, of_batch)) {
+        return refuse(idx, "the rows are not divided");
+    }
     if (count % pipe != 0 || (pipe > 1 && (ranks->pipe != others->pipe || !same_owners(input, first)))) {
         return refuse(idx, "the units are not divided over the pipeline");
     }
-    if (ranks->count != count || ranks->idx != idx || ranks->sum_groups < of_data ||
+    if (ranks->count != count || ranks->idx != idx || ranks->sum_groups < of_batch ||
         ranks->micro_batches < ranks->sum_groups) {
         return refuse(idx, "there is not work for as many ranks");
     }
-    if (ranks->library_sums && ranks->sum_groups != of_data) {
+    if (ranks->library_sums && ranks->sum_groups * groups != of_data) {
         return refuse(idx, "the library adds sums that are in several parts");
     }
     if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
@@ -81,8 +105,8 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
                                                                ranks->sharding != OX_SHARDING_NONE))) {
         return refuse(idx, "the ranks do not divide into copies");
     }
-    if (input->model.micro_batches != micro_batches_before(ranks, of_data, idx % of_data + 1) -
-                                            micro_batches_before(ranks, of_data, idx % of_data)) {
+    if (input->model.micro_batches != micro_batches_before(ranks, of_batch, idx % of_batch + 1) -
+                                            micro_batches_before(ranks, of_batch, idx % of_batch)) {
         return refuse(idx, "the micro-batches are not divided");
     }
     return OX_OK;
@@ -94,24 +118,27 @@ static bool is_joint(const struct ox_task *task) {
     return task->lane == OX_LANE_LINK || task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT;
 }
 
-/* The first such task from `at` on; the number of tasks if there is none. */
-static uint32_t next_joint(const struct ox_plan *plan, uint32_t at) {
-    while (at < plan->task_count && !is_joint(&plan->tasks[at])) {
+/* The first such task from `at` on; the number of tasks if there is none. `rows`: also what crosses between phases. */
+static uint32_t next_joint(const struct ox_plan *plan, uint32_t at, bool rows) {
+    while (at < plan->task_count &&
+           (!is_joint(&plan->tasks[at]) || (!rows && plan->tasks[at].move == OX_MOVE_ROWS))) {
         at++;
     }
     return at;
 }
 
 static bool same_tasks(const struct ox_task *a, const struct ox_task *b) {
-    return a->kind == b->kind && a->lane == b->lane && a->move == b->move && a->last == b->last &&
+    return a->phase == b->phase && a->pass == b->pass && a->kind == b->kind && a->lane == b->lane &&
+           a->move == b->move && a->last == b->last &&
            a->carried == b->carried && a->axis == b->axis && a->when == b->when && a->unit_idx == b->unit_idx &&
            a->stage_idx == b->stage_idx && a->grad_idx == b->grad_idx && a->mb_idx == b->mb_idx && a->slot == b->slot;
 }
 
 /* Follows both lists. A rank knows of each unit alone whether an update is due, so no joint task may depend on that. */
-static enum ox_status check_joint(const struct ox_plan *plan, const struct ox_plan *first, uint32_t idx) {
-    uint32_t i = next_joint(plan, 0), k = next_joint(first, 0);
-    for (; i < plan->task_count && k < first->task_count; i = next_joint(plan, i + 1), k = next_joint(first, k + 1)) {
+static enum ox_status check_joint(const struct ox_plan *plan, const struct ox_plan *first, uint32_t idx, bool rows) {
+    uint32_t i = next_joint(plan, 0, rows), k = next_joint(first, 0, rows);
+    for (; i < plan->task_count && k < first->task_count;
+         i = next_joint(plan, i + 1, rows), k = next_joint(first, k + 1, rows)) {
         if (!same_tasks(&plan->tasks[i], &first->tasks[k])) {
             return ox_proof_fault(plan, i, "is not what rank 0 does next together with other ranks");
         }
@@ -128,7 +155,12 @@ enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans, const st
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         status = plans[i]->kind == plans[0]->kind ? OX_OK : refuse(i, "the step is not of the kind");
         OX_THEN(status, check_input(inputs[i], inputs[0], i, count));
-        OX_THEN(status, check_joint(plans[i], plans[i - i % ox_proof_ranks(inputs[i])], i));
+        if (status == OX_OK) {
+            const uint32_t of_data = ox_proof_ranks(inputs[i]), of_batch = of_data / ox_proof_contexts(inputs[i]);
+            const uint32_t first = i - i % of_data;
+            status = check_joint(plans[i], plans[first], i, false);
+            OX_THEN(status, check_joint(plans[i], plans[first + i % of_batch], i, true));
+        }
     }
     return status == OX_OK && ox_proof_pipe(inputs[0]) > 1 ? ox_proof_check_pipe(plans, inputs, count) : status;
 }

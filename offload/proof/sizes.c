@@ -129,7 +129,7 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t gr
                                                                    : ox_proof_slice_bytes(input, grad_idx);
     for (uint64_t i = 1; i < tiles && !ox_proof_on_device(input, input->model.grads[grad_idx].unit_idx); i++) {
         const uint32_t sums = ox_proof_sums_after(input, (uint32_t)(micro_batches * i / tiles));
-        bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx));
+        bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx) * ox_proof_own_row_groups(input));
     }
     return bytes;
 }

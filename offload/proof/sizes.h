@@ -97,9 +97,28 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
 static inline uint64_t ox_proof_own_elems(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_part_of(input, unit_idx, input->ranks.idx).count;
 }
-/* Micro-batches of the step, of all ranks. */
+/* Ranks of a coordinate of the pipeline that divide the rows of the same micro-batches; groups of rows, of all of them
+ * and of each. */
+static inline uint32_t ox_proof_contexts(const struct ox_plan_input *input) {
+    return input->ranks.contexts > 1 ? input->ranks.contexts : 1;
+}
+static inline uint32_t ox_proof_row_groups(const struct ox_plan_input *input) {
+    return input->ranks.context_groups > 1 ? input->ranks.context_groups : 1;
+}
+static inline uint32_t ox_proof_own_row_groups(const struct ox_plan_input *input) {
+    return ox_proof_row_groups(input) / ox_proof_contexts(input);
+}
+/* Micro-batches of the step, of all ranks, each as often as it has groups of rows; and those of the rank. */
 static inline uint32_t ox_proof_micro_batches(const struct ox_plan_input *input) {
-    return ox_proof_ranks(input) > 1 ? input->ranks.micro_batches : input->model.micro_batches;
+    return (ox_proof_ranks(input) > 1 ? input->ranks.micro_batches : input->model.micro_batches) *
+           ox_proof_row_groups(input);
+}
+static inline uint32_t ox_proof_own_micro_batches(const struct ox_plan_input *input) {
+    return input->model.micro_batches * ox_proof_own_row_groups(input);
+}
+/* How many ranks do something together along an axis on which they do not divide gradients. */
+static inline uint32_t ox_proof_crossing(const struct ox_plan_input *input, uint32_t axis) {
+    return axis == OX_AXIS_CONTEXT ? ox_proof_contexts(input) : 1;
 }
 /* What a micro-batch reports, what the head leaves first; and the reports of all, with what is pooled of them. */
 static inline uint64_t ox_proof_report_bytes(const struct ox_plan_input *input) {

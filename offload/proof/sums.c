@@ -16,13 +16,25 @@ static uint64_t quotient_up(uint64_t total, uint64_t count) {
     return (total + count - 1) / count;
 }
 
-/* The tree as one of `count` ranks, or copies, sees it. */
-static struct tree tree_of(const struct ox_plan_input *input, uint64_t count, uint64_t rank_idx) {
+/* The tree of all micro-batches, each of which counts so often, as one of `count` ranks, or copies, sees it. */
+static struct tree tree_among(const struct ox_plan_input *input, uint64_t times, uint64_t count, uint64_t rank_idx) {
     const struct ox_plan_ranks *const ranks = &input->ranks;
-    const uint64_t leaves = ranks->sum_groups > 1 ? ranks->sum_groups : 1;
-    return (struct tree){.micro_batches = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches,
-                         .leaves = leaves, .first = quotient_up(leaves * rank_idx, count),
+    const uint64_t leaves = (ranks->sum_groups > 1 ? ranks->sum_groups : 1) * times;
+    const uint64_t given = ranks->micro_batches > 0 ? ranks->micro_batches : input->model.micro_batches;
+    return (struct tree){.micro_batches = given * times, .leaves = leaves,
+                         .first = quotient_up(leaves * rank_idx, count),
                          .past = quotient_up(leaves * (rank_idx + 1), count)};
+}
+
+/* That of the step, whose leaves are those of the first group of rows, then those of the second ... */
+static struct tree tree_of(const struct ox_plan_input *input, uint64_t count, uint64_t rank_idx) {
+    return tree_among(input, ox_proof_row_groups(input), count, rank_idx);
+}
+
+/* That of one group of rows, as the rank sees it. */
+static struct tree tree_of_rows(const struct ox_plan_input *input) {
+    const uint64_t of_batch = ox_proof_ranks(input) / ox_proof_contexts(input);
+    return tree_among(input, 1, of_batch, ox_proof_rank_of(input) % of_batch);
 }
 
 /* The first micro-batch of a leaf, counted from the rank's first. */
@@ -73,9 +85,12 @@ static uint32_t sum_parts(struct tree *tree, uint64_t a, uint64_t b, uint32_t sl
 }
 
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out) {
-    struct tree tree = tree_of(input, ox_proof_ranks(input), ox_proof_rank_of(input));
+    struct tree tree = tree_of_rows(input);
     tree.steps = out;
     sum_parts(&tree, 0, tree.leaves, 0);
+    if (ox_proof_own_row_groups(input) > 1) {
+        put(&tree, SUM_JOINS, 0, OX_NONE);
+    }
     return tree.count;
 }
 
@@ -124,6 +139,6 @@ static uint32_t slots_of(const struct tree *tree, uint64_t a, uint64_t b, int64_
 }
 
 uint32_t ox_proof_sums_after(const struct ox_plan_input *input, uint32_t count) {
-    const struct tree tree = tree_of(input, ox_proof_ranks(input), ox_proof_rank_of(input));
+    const struct tree tree = tree_of_rows(input);
     return slots_of(&tree, 0, tree.leaves, count);
 }

@@ -12,16 +12,18 @@
 extern "C" {
 #endif
 
-enum ox_proof_sum_kind { SUM_BEGINS, SUM_ADDS, SUM_FOLDS };
+enum ox_proof_sum_kind { SUM_BEGINS, SUM_ADDS, SUM_FOLDS, SUM_JOINS };
 
-/* One step of a sum: a slot is set to a micro-batch, a micro-batch is added to it, or the slot above is. */
+/* One step of a sum: a slot is set to a micro-batch, a micro-batch is added to it, or the slot above is. All of that is
+ * done for each of the rank's groups of rows by itself; in the end these are joined. */
 struct ox_proof_sum_step {
     enum ox_proof_sum_kind kind;
     uint32_t slot;
     uint32_t mb_idx; /* BEGINS, ADDS: within the rank; else OX_NONE */
 };
 
-/* Writes all steps of the rank's sums in order and returns how many there are, at most two for each micro-batch. */
+/* Writes all steps of the rank's sums in order and returns how many there are, at most one more than two for each
+ * micro-batch. */
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out);
 
 /* How many slots hold a sum when the first `count` micro-batches of the rank are added and folded. */

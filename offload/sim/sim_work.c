@@ -230,12 +230,26 @@ static struct ox_plan_work begin_sums(const struct pricing *p, struct ox_plan_wo
     return work;
 }
 
+/* What the task's phase takes of the work of its pass. */
+static struct ox_plan_work of_phase(const struct pricing *p, const struct ox_plan_pass *pass,
+                                    struct ox_plan_work work) {
+    const uint32_t phase = p->task->phase;
+    const double from = phase > 0 ? pass->cuts[phase - 1].share : 0;
+    const double share = (phase < pass->cut_count ? pass->cuts[phase].share : 1) - from;
+    return (struct ox_plan_work){.gemm_flops = work.gemm_flops * share, .bytes = work.bytes * share,
+                                 .attention_flops = work.attention_flops * share,
+                                 .attention_backward_flops = work.attention_backward_flops * share,
+                                 .gemm_bytes = work.gemm_bytes * share,
+                                 .ops = (uint32_t)(work.ops * share + 0.5)};
+}
+
 /* A pass for which the model gives no work takes the time of submitting a task. */
 static struct ox_sim_work run_pass(const struct pricing *p, const struct ox_plan_pass *pass) {
     struct ox_plan_work given = pass->work;
     const bool known = given.ops > 0 || given.bytes > 0 || given.gemm_flops > 0 || given.attention_flops > 0 ||
                        given.attention_backward_flops > 0;
     given = p->task->begins ? begin_sums(p, given) : given;
+    given = pass->cut_count > 0 ? of_phase(p, pass, given) : given;
     return known ? compute(p, &given) : new_work(p);
 }
 
@@ -315,7 +329,9 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
                              : ox_plan_group(p->setup->input, (enum ox_axis)p->task->axis).count;
     const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, ox_plan_rank_count(p->setup->input));
     const bool adds = p->task->move == OX_MOVE_SUM; /* with as many bytes as an exchange, and a pass to add each */
-    const bool gathers = !adds && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
+    const bool divides = p->task->move == OX_MOVE_ROWS &&
+                         ox_plan_task_cut(p->setup->input, p->task)->kind == OX_CUT_EXCHANGE;
+    const bool gathers = !adds && !divides && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
     const double added = adds ? 3 * (double)bytes->in : 0;
     const double taken = (double)bytes->in * ranks / (ranks - 1), copied = 2 * ((double)bytes->up + taken);
     work.latency *= 2; /* all ranks meet before and after */

@@ -101,10 +101,12 @@ static struct ox_unit_job stage_job(const struct issue *is) {
     return job;
 }
 
-/* The slot of an accumulator that the task works on; NULL where it has no such use. */
+/* The slot of an accumulator that the task works on, which has a sum for each of the rank's groups of rows; NULL where
+ * it has no such use. */
 static float *sum_slot(const struct issue *is, uint32_t grad_idx, uint32_t nth) {
     float *const slots = nth_view_if(is, OX_USE_GRAD, nth);
-    return slots == NULL ? NULL : slots + is->task->slot * ox_grad_elems(is->rank, grad_idx);
+    return slots == NULL ? NULL : slots + is->task->slot * ox_grad_elems(is->rank, grad_idx) *
+                                              ox_plan_own_row_groups(&is->rank->plan->input);
 }
 
 /* That of a stage unit. */
@@ -246,10 +248,34 @@ static enum ox_status issue_backward(const struct issue *is) {
     return ox_unit_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
 }
 
+/* Joins the sums that a slot has of the rank's groups of rows, in the order of the tree of groups, on a stack. */
+static enum ox_status issue_join(const struct issue *is, uint64_t count, float *sums, float *target) {
+    const uint32_t groups = ox_plan_own_row_groups(&is->rank->plan->input);
+    const struct ox_sums order = {.micro_batches = groups, .groups = groups, .ranks = 1};
+    struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
+    uint32_t stack[2 * OX_COMM_RANKS_MAX], depth = 0;
+    for (uint32_t i = 0; i < groups; i++) {
+        OX_ASSERT(depth < sizeof stack / sizeof *stack);
+        stack[depth++] = i;
+        for (uint32_t folds = ox_sums_folds(&order, i); folds > 0; folds--, depth--) {
+            float *const lower = sums + stack[depth - 2] * count;
+            const bool last = i + 1 == groups && folds == 1;
+            OX_RUN(&run, add, .target = last && target != NULL ? target : lower, .a = lower,
+                   .b = sums + stack[depth - 1] * count, .count = count);
+        }
+    }
+    OX_ASSERT(depth == 1);
+    return run.status;
+}
+
 /* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */
 static enum ox_status issue_fold(const struct issue *is) {
-    const uint64_t count = ox_grad_elems(is->rank, is->task->grad_idx);
+    const uint64_t elems = ox_grad_elems(is->rank, is->task->grad_idx);
+    const uint64_t count = elems * ox_plan_own_row_groups(&is->rank->plan->input);
     float *const sum = sum_slot(is, is->task->grad_idx, 0), *const target = view_if(is, OX_USE_TARGET);
+    if (is->task->last) {
+        return issue_join(is, elems, sum, target);
+    }
     return OX_QUEUE(&is->rank->ops, is->lane, add, &(struct ox_op_add){
         .target = target != NULL ? target : sum, .a = sum, .b = sum + count, .count = count});
 }

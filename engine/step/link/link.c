@@ -52,7 +52,7 @@ enum ox_status ox_link_open_groups(struct ox_rank *rank) {
     for (int axis = 0; axis < OX_AXIS_COUNT && status == OX_OK; axis++) {
         if (ox_mesh_is_all(&mesh, (enum ox_axis)axis)) {
             rank->along[axis] = rank->comm;
-        } else if (mesh.size[axis] > 1) {
+        } else if (ox_plan_group(&rank->plan->input, (enum ox_axis)axis).count > 1) {
             status = open_group(rank, (enum ox_axis)axis, false, &rank->along[axis]);
         }
     }
@@ -440,6 +440,38 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
         .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what}, OX_TRAFFIC_GRADS);
 }
 
+/* ---- between the phases of a pass ------------------------------------------------------------------------- */
+
+/* Brings the pieces of all members together, or to each member those for it. */
+static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, unsigned char *room) {
+    const struct ox_plan_cut *const cut = ox_plan_task_cut(&rank->plan->input, task);
+    struct ox_comm *const comm = rank->along[cut->axis];
+    const uint64_t piece = cut->bytes / comm->count;
+    const bool on_host = rank->config.budget.unified;
+    struct cuts cuts;
+    bool gives[OX_COMM_RANKS_MAX];
+    char what[OX_COMM_WHAT_BYTES];
+    for (uint32_t i = 0; i <= comm->count; i++) {
+        cuts.at[i] = i * piece;
+        gives[i < comm->count ? i : 0] = true;
+    }
+    snprintf(what, sizeof what, "rows of stage %u, micro-batch %u, %s, phase %u", task->stage_idx, task->mb_idx,
+             task->pass == OX_PLAN_FORWARD || task->pass == OX_PLAN_FORWARD_KEPT ? "forward" : "backward", task->phase);
+    if (cut->kind == OX_CUT_GATHER) {
+        return gather(rank, comm, &(struct ox_comm_gather){
+            .source = room + cut->source + cuts.at[comm->rank], .target = room + cut->target, .cuts = cuts.at,
+            .on_host = on_host, .what = what}, OX_TRAFFIC_ACTIVATIONS);
+    }
+    const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
+        .source = room + cut->source, .target = room + cut->target, .cuts = cuts.at, .gives = gives,
+        .on_host = on_host, .what = what});
+    if (status == OX_OK) {
+        ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, cut->bytes - piece);
+        ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_ACTIVATIONS, cut->bytes - piece);
+    }
+    return status;
+}
+
 /* ---- a pipeline ------------------------------------------------------------------------------------------ */
 
 /* Sends activations or their gradient to another rank of the pipeline, or receives them. Both sides name the stage
@@ -487,6 +519,8 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
                    : gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
     case OX_MOVE_LOSSES:
         return gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
+    case OX_MOVE_ROWS:
+        return cross(rank, task, view(rank, plan, task, OX_USE_TARGET).ptr);
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return OX_E_CONFIG;

@@ -140,6 +140,12 @@ void plan_faults_effects(const struct plan_sample *s, struct ox_plan *plan, uint
         changed = kept;
         changed.carried = !kept.carried;
         plan_faults_refuse_task(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.phase ^= 1;
+        plan_faults_refuse_task(s, plan, at, &changed, tally);
+        changed = kept;
+        changed.pass ^= 2; /* forward for backward */
+        plan_faults_refuse_task(s, plan, at, &changed, tally);
         for (uint8_t move = 0; move < OX_MOVE_COUNT && kept.kind == OX_TASK_MOVE; move++) {
             changed = kept;
             changed.move = move;

@@ -16,10 +16,10 @@ static bool has(const struct ox_rank_group *group, uint32_t rank) {
 /* Two ranks share a group of an axis if they lie at the same place on all others. */
 static void check_pair(const struct ox_mesh *mesh, uint32_t a, uint32_t b) {
     bool same = true;
-    for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
+    for (int axis = 0; axis < OX_AXIS_OF_RANKS_COUNT; axis++) {
         const struct ox_rank_group group = ox_mesh_group(mesh, a, (enum ox_axis)axis);
         bool alike = true;
-        for (int other = 0; other < OX_AXIS_COUNT; other++) {
+        for (int other = 0; other < OX_AXIS_OF_RANKS_COUNT; other++) {
             alike = alike && (other == axis || ox_mesh_at(mesh, a, (enum ox_axis)other) ==
                                                    ox_mesh_at(mesh, b, (enum ox_axis)other));
         }
@@ -30,7 +30,7 @@ static void check_pair(const struct ox_mesh *mesh, uint32_t a, uint32_t b) {
 }
 
 static void check_rank(const struct ox_mesh *mesh, uint32_t rank) {
-    for (int i = 0; i < OX_AXIS_COUNT; i++) {
+    for (int i = 0; i < OX_AXIS_OF_RANKS_COUNT; i++) {
         const enum ox_axis axis = (enum ox_axis)i;
         const struct ox_rank_group group = ox_mesh_group(mesh, rank, axis);
         CHECK(group.count == mesh->size[axis] && group.idx == ox_mesh_at(mesh, rank, axis));
@@ -39,8 +39,28 @@ static void check_rank(const struct ox_mesh *mesh, uint32_t rank) {
     }
 }
 
+/* Ranks of one coordinate of the pipeline divide the rows of the same micro-batches: the first so many have the first
+ * rows. */
+static void check_contexts(struct ox_mesh mesh) {
+    const uint32_t of_data = mesh.size[OX_AXIS_SHARD] * mesh.size[OX_AXIS_COPY], count = ox_mesh_count(&mesh);
+    for (mesh.contexts = 1; mesh.contexts <= of_data; mesh.contexts++) {
+        const uint32_t apart = of_data / mesh.contexts;
+        for (uint32_t rank = 0; rank < count && of_data % mesh.contexts == 0; rank++) {
+            const struct ox_rank_group group = ox_mesh_group(&mesh, rank, OX_AXIS_CONTEXT);
+            CHECK(group.count == mesh.contexts && group.idx == rank % of_data / apart);
+            CHECK(ox_rank_group_member(&group, group.idx) == rank);
+            for (uint32_t other = 0; other < count; other++) {
+                CHECK(has(&group, other) == (other / of_data == rank / of_data && other % apart == rank % apart));
+            }
+        }
+    }
+}
+
 static void check_mesh(const struct ox_mesh *mesh) {
     const uint32_t count = ox_mesh_count(mesh);
+    if (count <= RANKS_MAX / 2) {
+        check_contexts(*mesh);
+    }
     for (uint32_t a = 0; a < count; a++) {
         check_rank(mesh, a);
         for (uint32_t b = 0; b < count; b++) {

@@ -1,0 +1,278 @@
+/* Plans of ranks that divide the rows of sequences, and of one rank with several groups of rows: passes have phases,
+ * between which pieces go to other ranks; each is proven by the checker, which finds every planted fault. */
+#include "base/bytes.h"
+#include "offload/plan/plan.h"
+#include "offload/proof/proof.h"
+#include "tests/kit/plan/plan_faults.h"
+#include "tests/kit/test.h"
+
+#include <string.h>
+
+enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
+
+struct totals {
+    uint64_t plans, rows, joins, deps;
+    struct plan_faults faults, sizes;
+};
+
+/* The ranks of one step. */
+struct box {
+    uint32_t count;
+    struct ox_shard_table tables[RANKS_MAX];
+    struct ox_plan_input inputs[RANKS_MAX];
+    struct ox_plan *plans[RANKS_MAX];
+};
+
+/* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. Stages
+ * that report know nothing of groups of rows. */
+static bool choose(struct plan_sample *s, uint64_t seed) {
+    struct ox_plans plans = {0};
+    plan_sample_draw(s, seed);
+    for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
+        s->model.stages[i].reports = false;
+    }
+    s->in.model.report_doubles = s->in.model.pooled_doubles = 0;
+    s->in.ranks.sum_groups = 1;
+    const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
+    ox_plans_close(&plans);
+    s->in.budget.host_bytes += OX_GIB;
+    s->in.budget.device_bytes += s->in.budget.unified ? 0 : OX_GIB;
+    return fits;
+}
+
+/* Ranks with several groups of rows; with one rank in three cases of four, to see all of them summed in one place. */
+static struct ox_plan_ranks draw_ranks(uint64_t seed) {
+    static const uint32_t shapes[][3] = {{1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2},
+                                         {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8}, {4, 2, 4}, {1, 1, 8}};
+    uint64_t counter = 98000;
+    const uint32_t *const shape = shapes[plan_sample_number(seed, &counter, sizeof shapes / sizeof *shapes)];
+    struct ox_plan_ranks ranks = {.count = shape[0] * shape[1], .contexts = shape[0], .context_groups = shape[2]};
+    while (ranks.sum_groups < shape[1]) {
+        ranks.sum_groups = ranks.sum_groups == 0 ? 1 : 2 * ranks.sum_groups;
+    }
+    ranks.sum_groups <<= plan_sample_number(seed, &counter, 3);
+    ranks.micro_batches = ranks.sum_groups + (uint32_t)plan_sample_number(seed, &counter, 5);
+    ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_COUNT);
+    const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, ranks.count);
+    ranks.copies = ranks.count % copies == 0 ? copies : 0;
+    return ranks;
+}
+
+/* Gives a pass cuts whose pieces lie one behind the other, at the end of its scratch or of what is kept. */
+static void cut_pass(struct ox_plan_pass *pass, uint32_t count, uint32_t members, uint64_t piece, uint64_t kept) {
+    uint64_t at = pass->scratch_bytes;
+    for (uint32_t i = 0; i < count; i++) {
+        const bool in_kept = i == 0 && kept > 0, exchanges = i % 2 == 1;
+        const uint64_t bytes = piece * members * (i + 1), first = in_kept ? 0 : at;
+        pass->cuts[i] = (struct ox_plan_cut){
+            .kind = exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = OX_AXIS_CONTEXT,
+            .role = in_kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = exchanges ? first + bytes : first,
+            .target = first, .bytes = bytes, .share = (i + 1.0) / (count + 1)};
+        at += in_kept ? 0 : bytes * (1 + exchanges);
+    }
+    pass->scratch_bytes = at;
+    pass->cut_count = count;
+}
+
+static void cut_stages(struct plan_sample *s, const struct ox_plan_ranks *ranks, uint64_t seed) {
+    uint64_t counter = 97500;
+    for (uint32_t i = 0; i < s->in.model.stage_count && ranks->contexts > 1; i++) {
+        struct ox_plan_stage *const stage = &s->model.stages[i];
+        const uint64_t piece = 64 * (1 + plan_sample_number(seed, &counter, 200));
+        const uint32_t count = (uint32_t)plan_sample_number(seed, &counter, 4);
+        if (stage->kind == OX_PLAN_BLOCK) {
+            const uint64_t kept = stage->kept_bytes >= piece * ranks->contexts ? stage->kept_bytes : 0;
+            cut_pass(&stage->forward, count, ranks->contexts, piece, 0);
+            cut_pass(&stage->forward_kept, count, ranks->contexts, piece, kept);
+            cut_pass(&stage->backward, count + 1, ranks->contexts, piece, 0);
+            cut_pass(&stage->backward_kept, count, ranks->contexts, piece, kept);
+        }
+    }
+}
+
+static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
+    const uint32_t of_batch = ranks->count / ranks->contexts, idx = ranks->idx % of_batch;
+    const uint64_t groups = ranks->sum_groups, all = ranks->micro_batches;
+    const uint64_t first = ox_div_up(groups * idx, of_batch), past = ox_div_up(groups * (idx + 1), of_batch);
+    return (uint32_t)(ox_div_up(all * past, groups) - ox_div_up(all * first, groups));
+}
+
+static void become_rank(struct plan_sample *s, const struct ox_shard_table *whole, struct ox_plan_ranks ranks,
+                        uint32_t idx) {
+    ranks.idx = idx;
+    REQUIRE_OK(ox_plan_table_open(whole, &ranks, &s->table));
+    s->in.table = &s->table;
+    s->in.ranks = ranks;
+    s->in.model.micro_batches = micro_batches_of(&ranks);
+    s->in.placement.tiles = (uint32_t)ox_min_u64(s->in.placement.tiles, ox_plan_tiles_max(&s->in));
+}
+
+/* ---- what crosses ----------------------------------------------------------------------------------- */
+
+/* Whether a pass is done, of each of the rank's micro-batches. */
+static bool is_done(const struct plan_sample *s, const struct ox_plan *plan, uint32_t stage_idx, int kind) {
+    bool kept = false;
+    for (uint32_t i = 0; i < plan->buf_count; i++) {
+        kept = kept || (plan->bufs[i].kind == OX_BUF_KEPT && plan->bufs[i].stage_idx == stage_idx);
+    }
+    const bool backward = kind == OX_PLAN_BACKWARD || kind == OX_PLAN_BACKWARD_KEPT;
+    const bool of_kept = kind == OX_PLAN_FORWARD_KEPT || kind == OX_PLAN_BACKWARD_KEPT;
+    return kept == of_kept &&
+           (!backward || (plan->kind == OX_PLAN_TRAIN && stage_idx >= ox_plan_first_back(&s->in.model)));
+}
+
+static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
+        for (int kind = 0; kind < OX_PLAN_PASS_COUNT; kind++) {
+            const struct ox_plan_pass *const pass =
+                ox_plan_stage_pass(&s->in.model.stages[i], (enum ox_plan_pass_kind)kind);
+            for (uint32_t k = 0; k < pass->cut_count && is_done(s, plan, i, kind); k++) {
+                bytes += pass->cuts[k].bytes / s->in.ranks.contexts * (s->in.ranks.contexts - 1);
+            }
+        }
+    }
+    return bytes * s->in.model.micro_batches;
+}
+
+/* ---- one rank --------------------------------------------------------------------------------------- */
+
+static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan_kind kind, uint64_t seed,
+                       struct totals *totals) {
+    ox_plan_build(plan, &s->in, kind);
+    const enum ox_status status = ox_proof_check(plan, &s->in);
+    if (status != OX_OK) {
+        printf("seed %llu, rank %u of %u, kind %d: %s\n", (unsigned long long)seed, s->in.ranks.idx,
+               s->in.ranks.count, kind, ox_error_text());
+    }
+    CHECK(status == OX_OK);
+    totals->plans++;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        totals->rows += plan->tasks[i].move == OX_MOVE_ROWS;
+        totals->joins += plan->tasks[i].kind == OX_TASK_GRAD_FOLD && plan->tasks[i].last;
+    }
+    CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan));
+    CHECK(plan->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan));
+    if (seed % 3 == 0) {
+        plan_faults_deps(s, plan, seed, &totals->deps);
+        plan_faults_effects(s, plan, seed, &totals->faults);
+        plan_faults_drop_tasks(s, plan, seed, &totals->faults);
+        plan_faults_buffers(s, plan, &totals->sizes);
+        plan_faults_sums(s, plan, &totals->sizes);
+    }
+}
+
+/* ---- all ranks -------------------------------------------------------------------------------------- */
+
+static enum ox_status check_box(const struct box *box) {
+    return plan_faults_check_ranks(box->plans, box->inputs, box->count);
+}
+
+static void refuse_box(const struct box *box, const char *what, struct totals *totals) {
+    totals->faults.made++;
+    if (check_box(box) == OX_OK) {
+        printf("accepted: %s\n", what);
+    } else {
+        totals->faults.found++;
+    }
+}
+
+/* Plants faults in how ranks divide rows, and in the order in which one of them meets the others. */
+static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
+    uint64_t counter = 4000;
+    const uint32_t idx = (uint32_t)plan_sample_number(seed, &counter, box->count);
+    struct ox_plan *const plan = box->plans[idx];
+    struct ox_plan_ranks *const ranks = &box->inputs[idx].ranks;
+    const struct ox_plan_ranks kept_ranks = *ranks;
+    ranks->contexts = 7;
+    refuse_box(box, "another number of ranks that divide rows", totals);
+    *ranks = kept_ranks;
+    ranks->context_groups *= 2;
+    refuse_box(box, "another number of groups of rows", totals);
+    *ranks = kept_ranks;
+    if (ranks->contexts == 1) {
+        return;
+    }
+    uint32_t before = OX_NONE;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        struct ox_task *const task = &plan->tasks[i];
+        if (task->lane != OX_LANE_LINK) {
+            continue;
+        }
+        const struct ox_task kept = *task;
+        task->phase++;
+        refuse_box(box, "rows of another phase", totals);
+        *task = kept;
+        task->pass ^= 2;
+        refuse_box(box, "rows of another pass", totals);
+        *task = kept;
+        task->mb_idx++;
+        refuse_box(box, "rows of another micro-batch", totals);
+        *task = kept;
+        if (before != OX_NONE && kept.move == OX_MOVE_ROWS) {
+            *task = plan->tasks[before];
+            plan->tasks[before] = kept;
+            refuse_box(box, "joint tasks in another order", totals);
+            plan->tasks[before] = *task;
+            *task = kept;
+        }
+        before = i;
+    }
+    REQUIRE_OK(check_box(box));
+}
+
+static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind kind, uint64_t seed,
+                       struct totals *totals) {
+    for (uint32_t i = 0; i < box->count; i++) {
+        s->in = box->inputs[i];
+        s->table = box->tables[i];
+        s->in.table = &s->table;
+        check_rank(s, box->plans[i], kind, seed, totals);
+    }
+    if (box->count > 1) {
+        REQUIRE_OK(check_box(box));
+        change_joint(box, seed, totals);
+    }
+}
+
+static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
+    const struct ox_shard_table whole = s->table;
+    const struct ox_plan_ranks ranks = draw_ranks(seed);
+    struct box box = {.count = ranks.count};
+    cut_stages(s, &ranks, seed);
+    for (uint32_t idx = 0; idx < ranks.count; idx++) {
+        become_rank(s, &whole, ranks, idx);
+        box.tables[idx] = s->table;
+        box.inputs[idx] = s->in;
+        box.inputs[idx].table = &box.tables[idx];
+        REQUIRE_OK(ox_plan_open(&s->in, &box.plans[idx]));
+    }
+    if (s->in.placement.overlap) {
+        check_kind(s, &box, OX_PLAN_EVAL_AFTER_STEP, seed, totals);
+    }
+    check_kind(s, &box, OX_PLAN_EVAL, seed, totals);
+    check_kind(s, &box, OX_PLAN_TRAIN, seed, totals);
+    for (uint32_t idx = 0; idx < ranks.count; idx++) {
+        ox_plan_close(&box.plans[idx]);
+        ox_shard_table_close(&box.tables[idx]);
+    }
+    s->table = whole;
+}
+
+int main(void) {
+    static struct plan_sample s;
+    struct totals totals = {0};
+    for (uint64_t seed = test_first(QUICK); seed < SAMPLES; seed += test_stride(QUICK)) {
+        if (choose(&s, seed)) {
+            check_sample(&s, seed, &totals);
+        }
+        ox_shard_table_close(&s.table);
+    }
+    printf("%llu plans with %llu moves of rows and %llu joined sums; faults: %llu of %llu, of sizes %llu of %llu\n",
+           (unsigned long long)totals.plans, (unsigned long long)totals.rows, (unsigned long long)totals.joins,
+           (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
+           (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
+    CHECK(totals.rows > 0 && totals.joins > 0 && totals.faults.made > 0 && totals.deps > 0);
+    CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
+    return test_end();
+}
