@@ -26,8 +26,8 @@ enum { OX_GROUP_ELEMS = 2048 };
 /* ---- rows ------------------------------------------------------------------------------------------- */
 
 /* One row per optimizer: its constant, its name in options and files, and whether it has a second moment. Files store
- * the numbers, so a new row goes last. Muon is AdamW but for whole matrices (cpu_optim/muon.h), which keep one moment.
- */
+ * the numbers, so a new row goes last. Muon is AdamW but for whole matrices (cpu_optim/muon.h), whose state is laid out
+ * as that of SGD. */
 #define OX_OPTIM_ROWS(ROW)             \
     ROW(OX_OPTIM_ADAMW, "adamw", true) \
     ROW(OX_OPTIM_LION, "lion", false)  \

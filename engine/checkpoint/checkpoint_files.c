@@ -26,7 +26,7 @@ struct ox_checkpoint_files {
     struct ox_st_writer *optim;
     uint32_t *optim_first; /* by saved tensor, and one more: index of its first plane in the optimizer file */
     uint64_t *sums;        /* by tensor, first of its weights, then of each plane: hashes of pieces, in any order */
-    uint64_t chunk_elems;  /* pieces end where the unit's chunks do */
+    const struct ox_shard_table *table; /* pieces end where the unit's chunks do */
     uint32_t *chunk_first; /* by unit: index of its first chunk among all chunks */
     bool *has;             /* by chunk: whether it is written, or is for another process to write */
     uint64_t missing;      /* number of the other chunks */
@@ -103,7 +103,9 @@ static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox
     const enum ox_unit_format format = model->units[tensor->unit_idx].format;
     const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[format];
     const bool is_own = tensor->shares_idx == OX_NO_TENSOR; /* else another layer's tensor has the planes of both */
-    return tensor->saved_idx != OX_NO_TENSOR && is_own && (plane == OX_PLANE_MASTER ? !exact : tensor->trained);
+    const bool lacks_v = plane == OX_PLANE_V && model->units[tensor->unit_idx].one_moment;
+    return tensor->saved_idx != OX_NO_TENSOR && is_own &&
+           (plane == OX_PLANE_MASTER ? !exact : tensor->trained && !lacks_v);
 }
 
 /* How many of the first `count` planes of the list the optimizer file has of a tensor. */
@@ -283,6 +285,7 @@ static bool is_saved(const struct ox_model *model, uint32_t unit_idx) {
 
 static enum ox_status number_chunks(struct ox_checkpoint_files *files, const struct ox_engine *engine) {
     const uint32_t unit_count = files->model->unit_count;
+    uint64_t largest = 0;
     files->chunk_first = calloc(unit_count + (size_t)1, sizeof *files->chunk_first);
     for (uint32_t i = 0; files->chunk_first != NULL && i < unit_count; i++) {
         files->chunk_first[i + 1] = files->chunk_first[i] + ox_engine_chunk_count(engine, i);
@@ -290,8 +293,12 @@ static enum ox_status number_chunks(struct ox_checkpoint_files *files, const str
     files->has = files->chunk_first != NULL ? calloc(files->chunk_first[unit_count] + (size_t)1, sizeof *files->has)
                                             : NULL;
     files->sums = calloc(sum_count(files), sizeof *files->sums);
-    files->chunk_elems = ox_engine_plan_of(engine)->table.chunk_elems;
-    files->converted = malloc(files->chunk_elems * sizeof(uint16_t));
+    files->table = &ox_engine_plan_of(engine)->whole;
+    for (uint32_t i = 0; i < unit_count; i++) {
+        const struct ox_shard *const shard = &files->table->shards[i];
+        largest = ox_max_u64(largest, ox_min_u64(shard->chunk_elems, shard->elem_count));
+    }
+    files->converted = malloc(largest * sizeof(uint16_t));
     if (files->has == NULL || files->sums == NULL || files->converted == NULL) {
         return ox_fail(OX_E_NOMEM, "checkpoint: no memory to count its chunks");
     }
@@ -472,7 +479,8 @@ static bool begin_piece(struct reading *reading) {
     }
     const struct span *const span = &reading->spans[reading->span_idx];
     const struct ox_tensor *const tensor = &reading->files->model->tensors[span->tensor_idx];
-    const uint64_t chunk_elems = reading->files->chunk_elems, from = tensor->offset + reading->first;
+    const uint64_t chunk_elems = reading->files->table->shards[tensor->unit_idx].chunk_elems;
+    const uint64_t from = tensor->offset + reading->first;
     reading->count = ox_min_u64(chunk_elems - from % chunk_elems, tensor->count - reading->first);
     reading->begin = span->offset + reading->first / span->limbs * span->elem_bytes;
     reading->left = reading->count / span->limbs * span->elem_bytes;

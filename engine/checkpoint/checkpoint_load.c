@@ -117,9 +117,11 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
 }
 
 /* Whether a tensor need not have a plane: one that is not trained has no moments, and needs no master if its weights
- * were saved in 16 bits and may be that. */
-static bool may_lack(const struct ox_tensor *tensor, enum ox_plane plane, enum ox_dtype weights_dtype) {
-    return !tensor->trained && (plane != OX_PLANE_MASTER || weights_dtype != OX_DTYPE_F32);
+ * were saved in 16 bits and may be that. Muon keeps one moment of matrices. */
+static bool may_lack(const struct ox_tensor *tensor, enum ox_plane plane, enum ox_dtype weights_dtype,
+                     enum ox_optim_kind kind) {
+    const bool is_matrix = kind == OX_OPTIM_MUON && plane == OX_PLANE_V && ox_tensor_is_hidden(tensor);
+    return is_matrix || (!tensor->trained && (plane != OX_PLANE_MASTER || weights_dtype != OX_DTYPE_F32));
 }
 
 /* Whether a tensor that is trained now was frozen when the checkpoint was saved: it has none of its moments. */
@@ -149,7 +151,8 @@ static enum ox_status refuse_entry(const struct ox_model *model, const struct ox
 /* Finds every plane of every tensor in the optimizer file. Each must be F32 with the tensor's shape, and there may be
  * no other tensor. */
 static enum ox_status find_entries(const struct ox_model *model, const struct ox_plane_list *planes,
-                                   const struct ox_st_file *optim, const struct ox_st_entry **entries) {
+                                   enum ox_optim_kind kind, const struct ox_st_file *optim,
+                                   const struct ox_st_entry **entries) {
     uint32_t found = 0;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const bool has = model->tensors[i].saved_idx != OX_NO_TENSOR && model->tensors[i].shares_idx == OX_NO_TENSOR;
@@ -157,7 +160,7 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
             const struct ox_tensor *const tensor = &model->tensors[i];
             const enum ox_plane plane = planes->planes[k];
             const struct ox_st_entry *const entry = ox_optim_find(optim, tensor, plane);
-            if (entry == NULL && may_lack(tensor, plane, planes->weights_dtype)) {
+            if (entry == NULL && may_lack(tensor, plane, planes->weights_dtype, kind)) {
                 continue;
             }
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
@@ -229,11 +232,12 @@ static void warn_conversion(const char *path, struct ox_state_format from, struc
         return;
     }
     const bool rounds = from.moments != to.moments && to.moments != OX_MOMENTS_F32;
-    const bool lacks_v = ox_optim_has_v(to.kind) && !ox_optim_has_v(from.kind);
+    const bool lacks_v = ox_optim_has_v(to.kind) && (!ox_optim_has_v(from.kind) || from.kind == OX_OPTIM_MUON);
     ox_log(OX_LOG_WARN, "%s: has the state of %s with %s moments, but the run continues with %s and %s moments%s%s",
            path, ox_optim_kind_name(from.kind), ox_moments_name(from.moments), ox_optim_kind_name(to.kind),
            ox_moments_name(to.moments), rounds ? "; its numbers are rounded" : "",
-           lacks_v ? "; the second moments begin at zero" : "");
+           !lacks_v ? "" : ox_optim_has_v(from.kind) ? "; the second moments of matrices begin at zero"
+                                                                 : "; the second moments begin at zero");
 }
 
 /* Whether an optimizer file has averages. */
@@ -305,7 +309,7 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
                                          .averages = status == OX_OK && has_averages(optim, model)};
     if (status == OX_OK) {
         const struct ox_plane_list planes = ox_optim_planes(from, manifest.weights_dtype);
-        status = find_entries(model, &planes, optim, entries);
+        status = find_entries(model, &planes, from.kind, optim, entries);
     }
     if (status == OX_OK) {
         const bool moments = !ox_engine_config_of(engine)->eval_only;

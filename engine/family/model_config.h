@@ -174,6 +174,7 @@ struct ox_model_config {
     int64_t bos_id, eos_id; /* -1: none */
     struct ox_lora lora;    /* no key of config.json */
     uint32_t shared_layers; /* so many blocks in succession share one's weights; 0: each has its own. No such key */
+    bool whole_matrices;    /* no key of config.json: Muon updates matrices of blocks (struct ox_unit) */
 };
 
 /* Whether the layer has a mixture of experts. */

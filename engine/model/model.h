@@ -98,6 +98,8 @@ struct ox_unit {
     uint32_t layer; /* of a block, and of a unit with experts of it */
     uint32_t expert_first, expert_count; /* of a unit with some of a block's experts: which; else 0 */
     uint32_t stream; /* the number that the unit would have with all experts in their blocks' units, as `place` */
+    bool whole; /* it has matrices that Muon updates, so one chunk has all of it, and one rank */
+    bool one_moment; /* such matrices alone, so its state has no second moment */
     enum ox_unit_format format;
 };
 
@@ -144,8 +146,8 @@ OX_MUST enum ox_status ox_model_build(const struct ox_model_config *config, stru
 void ox_model_close(struct ox_model **model);
 /* Works out what follows from which tensors are trained, after a caller has changed that; a new model trains all.
  * Every unit then has its master. Of a block or a head that is trained in part, the matrices that are frozen whole
- * become a unit beside it, where they are an eighth of it or more: that has no gradient and no moments. Tensors keep
- * their indices. */
+ * become a unit beside it, where they are an eighth of it or more: that has no gradient and no moments. With
+ * config.whole_matrices, what Muon does not update of a unit is another one beside it. Tensors keep their indices. */
 void ox_model_settle_trained(struct ox_model *model);
 /* The own unit of a stage, as what it computes needs it: layers that share weights may differ in window and rotation,
  * and in whether a stage before trains something. Only its `own` names the unit's number. */

@@ -125,6 +125,12 @@ bool ox_model_stage_is_trained(const struct ox_model *model, uint32_t stage_idx)
     return is;
 }
 
+/* Whether a unit's tensor is no matrix that Muon updates. */
+static bool is_no_matrix(const struct ox_unit *unit, const struct ox_tensor *tensor) {
+    (void)unit;
+    return !ox_tensor_is_hidden(tensor);
+}
+
 /* Whether a unit's tensor leaves it for one beside it. A matrix of which a part is trained stays whole, as its gradient
  * is one; a head gives its table away alone, as it does to an embedding that it is tied to. A bias of limbs may move
  * with the unit's update. */
@@ -155,10 +161,41 @@ static void add_experts_of(const struct ox_model *model, const struct ox_unit *b
     }
 }
 
+static void note_trained(const struct ox_model *model, struct ox_unit *unit) {
+    unit->trained = false;
+    memset(unit->role_trained, 0, sizeof unit->role_trained);
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        unit->trained |= tensor->trained;
+        unit->role_trained[tensor->role] |= tensor->trained;
+    }
+}
+
+/* Moves tensors of a stage's own unit to a new one beside it. */
+static struct ox_unit *move_beside(struct ox_model *model, struct ox_unit *unit,
+                                   bool (*moves)(const struct ox_unit *unit, const struct ox_tensor *tensor)) {
+    const uint32_t beside_idx = model->unit_count++;
+    struct ox_unit *const beside = &model->units[beside_idx];
+    *beside = *unit;
+    beside->kind = OX_UNIT_BESIDE;
+    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
+        struct ox_tensor *const tensor = &model->tensors[i];
+        const bool is_own = tensor->unit_idx == beside->own;
+        tensor->unit_idx = is_own && moves(unit, tensor) ? beside_idx : tensor->unit_idx;
+    }
+    ox_unit_lay_out(model, unit);
+    ox_unit_lay_out(model, beside);
+    note_trained(model, unit);
+    note_trained(model, beside);
+    if (unit->kind == OX_UNIT_HEAD) {
+        model->table = (struct ox_table){.unit_idx = beside_idx, .offset = beside->role_offset[OX_ROLE_HEAD]};
+    } else {
+        unit->next = beside_idx;
+    }
+    return beside;
+}
+
 /* Gives what is frozen of a unit one of its own, where that is worth it. */
 static void part(struct ox_model *model, struct ox_unit *unit) {
-    const bool is_head = unit->kind == OX_UNIT_HEAD;
-    const uint32_t beside_idx = model->unit_count;
     uint64_t frozen = 0;
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
         frozen += goes(unit, tensor) ? tensor->count : 0;
@@ -171,21 +208,26 @@ static void part(struct ox_model *model, struct ox_unit *unit) {
     if (!unit->trained || !any_goes || unit->kind == OX_UNIT_EMBED || frozen * PARTED_SHARE < elems) {
         return;
     }
-    struct ox_unit *const beside = &model->units[model->unit_count++];
-    *beside = *unit;
-    beside->kind = OX_UNIT_BESIDE;
-    beside->trained = false;
-    memset(beside->role_trained, 0, sizeof beside->role_trained);
-    for (uint32_t i = unit->tensor_first; i < unit->tensor_first + unit->tensor_count; i++) {
-        struct ox_tensor *const tensor = &model->tensors[i];
-        tensor->unit_idx = goes(unit, tensor) ? beside_idx : tensor->unit_idx;
+    move_beside(model, unit, goes);
+}
+
+/* Leaves a unit the matrices that Muon updates, alone: norms, routers and biases keep both moments in a unit beside it.
+ * A unit without such matrices stays as it is, and so does one of whose other tensors none is trained but a bias of
+ * limbs moves. */
+static void part_matrices(struct ox_model *model, struct ox_unit *unit) {
+    bool any = false, others = false, others_trained = false, limbs = false;
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        const bool hidden = ox_tensor_is_hidden(tensor);
+        any |= hidden && tensor->trained;
+        others |= !hidden;
+        others_trained |= !hidden && tensor->trained;
+        limbs |= tensor->limbs;
     }
-    ox_unit_lay_out(model, unit);
-    ox_unit_lay_out(model, beside);
-    if (is_head) {
-        model->table = (struct ox_table){.unit_idx = beside_idx, .offset = beside->role_offset[OX_ROLE_HEAD]};
-    } else {
-        unit->next = beside_idx;
+    unit->whole = any && model->config.whole_matrices;
+    unit->one_moment = unit->whole && (!others || others_trained || !limbs);
+    if (unit->one_moment && others) {
+        struct ox_unit *const beside = move_beside(model, unit, is_no_matrix);
+        beside->whole = beside->one_moment = false;
     }
 }
 
@@ -227,17 +269,17 @@ void ox_model_settle_trained(struct ox_model *model) {
     model->trained_count = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         struct ox_unit *const unit = &model->units[i];
-        unit->trained = false;
         unit->format = OX_FORMAT_MASTER;
-        memset(unit->role_trained, 0, sizeof unit->role_trained);
+        note_trained(model, unit);
         for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
-            unit->trained |= tensor->trained;
-            unit->role_trained[tensor->role] |= tensor->trained;
             model->trained_count += tensor->trained ? tensor->count : 0;
         }
     }
     for (uint32_t i = 0; i < model->own_count; i++) {
         part(model, &model->units[i]);
+    }
+    for (uint32_t i = 0; i < model->own_count; i++) {
+        part_matrices(model, &model->units[i]);
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {
         model->units[model->stages[i]].gives_dx = before;

@@ -141,7 +141,7 @@ static void find_floor(const struct played *played, struct ox_prediction *out) {
         .box = ox_floor_box_of(setup.machine),
         .model = {.params = (double)model->param_count, .layers = model->config.layers,
                   .hidden = model->config.hidden, .seq = input->config->seq, .micro_tokens = rows},
-        .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->table),
+        .run = {.schedule = OX_FLOOR_F, .state_bytes = ox_shard_bytes_per_elem(&input->plan->whole),
                 .tokens = rows * input->config->micro_batches,
                 .recompute = 1 - (double)input->plan->input.placement.kept_units /
                                  ox_plan_block_count(&input->plan->input.model)},

@@ -360,6 +360,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     if (trainer->input.eval_alone && !ox_hf_has_weights(trainer->folder)) {
         return ox_fail(OX_E_CONFIG, "%s: has no weights to evaluate", path);
     }
+    ox_trainer_mark_matrices(trainer);
     trainer->input.vocab = ox_hf_model(trainer->folder)->config.vocab;
     cap_sequence(trainer);
     return trainer->input.eval_alone || ox_trainer_has_adapters(trainer) ? OX_OK

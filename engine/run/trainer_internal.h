@@ -230,6 +230,11 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer);
 
 /* ---- what is minimised: trainer_numerics.c ---- */
 
+/* Lets units with matrices be parted for Muon, if that is the optimizer; before what is frozen is known. */
+void ox_trainer_mark_matrices(struct ox_trainer *trainer);
+/* Refuses a model of which some experts that are units of their own have matrices for Muon, but their block has none:
+ * the norm counts them in its place. */
+OX_MUST enum ox_status ox_trainer_check_hosts(const struct ox_model *model);
 /* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
  * does not go with it. */
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);

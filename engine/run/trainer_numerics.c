@@ -194,15 +194,24 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
 
 /* ---- Muon ---- */
 
-/* The largest unit that has matrices which Muon updates. */
-static uint64_t largest_unit(const struct ox_model *model) {
-    uint64_t elems = 0;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        const uint64_t here = model->units[tensor->unit_idx].elem_count;
-        elems = tensor->trained && ox_tensor_is_hidden(tensor) ? ox_max_u64(elems, here) : elems;
+enum ox_status ox_trainer_check_hosts(const struct ox_model *model) {
+    bool host = true, lacks = false;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        const struct ox_unit *const unit = &model->units[model->stages[i]];
+        host = unit->kind == OX_UNIT_BLOCK ? unit->one_moment : host;
+        lacks |= unit->kind == OX_UNIT_EXPERTS && unit->one_moment && !host;
     }
-    return elems;
+    return !lacks ? OX_OK
+                  : ox_fail(OX_E_CONFIG, "--optimizer muon: of a block experts alone are trained, and these are units "
+                            "of their own; use --experts-per-unit all");
+}
+
+void ox_trainer_mark_matrices(struct ox_trainer *trainer) {
+    struct ox_model *const model = ox_hf_own_model(trainer->folder);
+    if (trainer->config.optim.optimizer == OX_OPTIM_MUON && !trainer->input.eval_alone && model->config.lora.r == 0) {
+        model->config.whole_matrices = true;
+        ox_model_settle_trained(model);
+    }
 }
 
 enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
@@ -211,16 +220,16 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     if (engine->state.kind != OX_OPTIM_MUON || trainer->input.eval_alone) {
         return OX_OK;
     }
-    const uint64_t elems = largest_unit(engine->model);
+    const struct ox_model *const model = engine->model;
+    bool any = false;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        any |= model->units[i].whole;
+    }
     engine->muon = (struct ox_muon){.momentum = (float)config->optim.muon_momentum,
                                     .nesterov = config->optim.muon_nesterov,
                                     .iterations = (uint32_t)config->optim.muon_ns_steps,
                                     .ratio = (enum ox_muon_ratio)config->optim.muon_adjust_lr_fn};
     engine->request.state_off_device = true;
-    if (engine->ranks > 1 || ox_trainer_machines(trainer) > 1) {
-        return ox_fail(OX_E_CONFIG, "--optimizer muon: ranks divide what they update, and a matrix is updated whole; "
-                       "use --ranks 1, or --optimizer adamw");
-    }
     if (engine->request.state_tier == OX_TIER_DEVICE || engine->request.device_units > 0) {
         return ox_fail(OX_E_CONFIG, "--optimizer muon: matrices are updated by the processor, from host memory or "
                        "drives; leave out --state-tier device and --device-state-units");
@@ -229,16 +238,11 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
         return ox_fail(OX_E_CONFIG, "--optimizer muon: adapters are narrow matrices, which it is not meant for; use "
                        "--optimizer adamw");
     }
-    if (elems == 0) {
+    if (!any) {
         return ox_fail(OX_E_CONFIG, "--optimizer muon: no matrix of a block is trained; use --optimizer adamw, or "
                        "freeze less");
     }
-    if (engine->chunk_elems > 0 && engine->chunk_elems < elems) {
-        return ox_fail(OX_E_CONFIG, "--optimizer muon: a matrix must lie in one chunk, and the largest unit has "
-                       "%" PRIu64 " elements; leave out --chunk-elems %" PRIu64, elems, engine->chunk_elems);
-    }
-    engine->chunk_elems = ox_max_u64(engine->chunk_elems, elems);
-    return OX_OK;
+    return ox_trainer_check_hosts(model);
 }
 
 /* ---- what is minimised ---- */

@@ -433,7 +433,7 @@ static void put_memory(FILE *out, const struct ox_trainer *trainer, const struct
 static uint64_t whole_store_bytes(const struct ox_trainer *trainer) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
     const double elems = (double)ox_trainer_model(trainer)->param_count;
-    const double bytes = elems * ox_shard_bytes_per_elem(&plan->table) *
+    const double bytes = elems * ox_shard_bytes_per_elem(&plan->whole) *
                          ox_plan_generations(&trainer->engine_config.budget);
     return ox_align_up((uint64_t)bytes + ox_store_fixed_bytes(2 * plan->whole.chunk_count), OX_MIB);
 }
@@ -503,7 +503,7 @@ static enum ox_status verdict_text(const struct ox_trainer *trainer, const struc
             !verdict.fits                ? "it does not fit"
             : verdict.refusals[0] != '\0' ? "it fits, but would not start here" : "it fits",
             ox_count_text((double)model->param_count, params), trained,
-            ox_shard_bytes_per_elem(&ox_trainer_plan(trainer)->table));
+            ox_shard_bytes_per_elem(&ox_trainer_plan(trainer)->whole));
     fprintf(out, "  a step        %s, %.*f tokens/s, by %s\n",
             ox_seconds_text(trainer->prediction.mean_seconds, seconds),
             tokens / trainer->prediction.mean_seconds < 100 ? 2 : 0, tokens / trainer->prediction.mean_seconds,
@@ -552,6 +552,24 @@ static const char *trained_text(const struct ox_model *model, const struct ox_sh
     return text;
 }
 
+/* What Muon computes in a step beside moving the state; "" with another optimizer. */
+static const char *products_text(const struct ox_trainer *trainer, char text[STEPS_LINE_BYTES]) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint32_t own = ox_engine_optimizer_share(engine, engine->machine_optimizer_threads, engine->ranks);
+    const uint32_t threads = own > 0 ? own * engine->ranks : trainer->machine.host.cores;
+    char seconds[OX_SIZE_TEXT_BYTES];
+    double flops = 0;
+    for (uint32_t i = 0; i < engine->model->unit_count; i++) {
+        flops += ox_muon_unit_flops(engine, i);
+    }
+    text[0] = '\0';
+    if (flops > 0 && trainer->machine.host.core_flops > 0) {
+        snprintf(text, STEPS_LINE_BYTES, "newton-schulz: %.3g GFLOP a step, about %s of %u threads\n", flops * 1e-9,
+                 ox_seconds_text(ox_sim_product_seconds(&trainer->machine, flops, threads), seconds), threads);
+    }
+    return text;
+}
+
 enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
                                     const struct ox_advice *advice, char **text) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
@@ -572,14 +590,14 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
     ox_size_text(ox_trainer_beside_bytes(engine, ox_max_u64(engine->ranks, 1)), overhead);
     ox_size_text(plans_memory_bytes(plan), tables);
     char all_ranks[RANKS_LINE_BYTES], compute[COMPUTE_LINE_BYTES];
-    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[STEPS_LINE_BYTES];
+    char params[OX_SIZE_TEXT_BYTES], device[DEVICE_LINE_BYTES], steps[STEPS_LINE_BYTES], products[STEPS_LINE_BYTES];
     steps_text(trainer, steps);
     char trained[FROZEN_BYTES], experts[EXPERTS_BYTES];
     const int length = asprintf(text,
         "%s\n"
         "model: %s, %s parameters%s, %u layer%s, hidden %u, vocabulary %u%s; compute in %s\n"
         "device: %s\n"
-        "optimizer: %s, moments in %s%s, %.4g bytes per parameter with the weight\n"
+        "optimizer: %s, moments in %s%s, %.4g bytes per parameter with the weight\n%s"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
         "%s%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
@@ -589,8 +607,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         experts_text(&model->config.mixture, experts), compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
-        engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->table),
-        engine->batch, engine->seq,
+        engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->whole),
+        products_text(trainer, products), engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
         all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
         overhead, tables, prediction,

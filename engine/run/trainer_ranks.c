@@ -426,6 +426,7 @@ static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
     if (status == OX_OK && model->unit_count + 17 >= OX_FORMATS_BYTES) {
         status = ox_fail(OX_E_CONFIG, "too many units");
     }
+    OX_THEN(status, ox_trainer_check_hosts(model));
     OX_THEN(status, ox_trainer_check_bias(&trainer->config, model));
     OX_THEN(status, ox_trainer_choose_formats(trainer));
     return status;

@@ -338,7 +338,7 @@ uint32_t ox_engine_chunk_count(const struct ox_engine *engine, uint32_t unit_idx
 
 /* The first chunk of a unit that a rank has, among all of the unit. */
 static uint32_t chunks_before(const struct ox_rank *rank, uint32_t unit_idx) {
-    return (uint32_t)ox_div_up(ox_slice_first(rank, unit_idx), rank->plan->table.chunk_elems);
+    return (uint32_t)ox_div_up(ox_slice_first(rank, unit_idx), rank->plan->table.shards[unit_idx].chunk_elems);
 }
 
 static bool has_chunk(const struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_idx) {

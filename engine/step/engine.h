@@ -40,7 +40,7 @@ struct ox_engine_config {
     uint32_t sum_groups; /* of micro-batches, each of which is summed by itself (offload/plan/sums.h); 0: 1 */
     enum ox_compute_dtype dtype; /* row of base/planes.h */
     bool grad_bf16; /* finished gradients leave the device rounded to bfloat16     */
-    struct ox_muon muon; /* of that optimizer: then every unit is one chunk, and there is one rank */
+    struct ox_muon muon; /* of that optimizer: then model->config.whole_matrices */
     struct ox_state_format state; /* optimizer and format of its moments; q8 not where lo travels to compute */
     /* Factors of the losses of routers (struct ox_router_report); 0: not trained. A step then has one tile. */
     double router_balance, router_z;
@@ -133,8 +133,9 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
 
 struct ox_engine;
 
-/* Bytes of scratch that Muon takes for the largest matrix of a model, and its multiplications and additions a step. */
-uint64_t ox_muon_bytes(const struct ox_model *model, const struct ox_muon *muon, double *flops);
+/* Bytes of scratch that Muon takes for the largest matrix of a model; its multiplications and additions for a unit. */
+uint64_t ox_muon_bytes(const struct ox_model *model);
+double ox_muon_unit_flops(const struct ox_engine_config *config, uint32_t unit_idx);
 /* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. */
 OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,
                                       struct ox_engine **out);

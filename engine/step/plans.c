@@ -154,7 +154,8 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     for (uint32_t i = 0; i < model->unit_count; i++) {
         plan->unit_elems[i] = model->units[i].elem_count;
         plan->units[i] = (struct ox_plan_unit){.elem_count = model->units[i].elem_count,
-                                               .trained = model->units[i].trained, .grad_idx = OX_NONE};
+                                               .trained = model->units[i].trained, .grad_idx = OX_NONE,
+                                               .update_flops = ox_muon_unit_flops(config, i)};
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {
         plan->stages[i] = describe_stage(&shape, i);
@@ -205,18 +206,41 @@ static enum ox_status describe_pipe(const struct ox_engine_config *config, struc
 }
 
 /* Sizes of the state, which are all that the planner needs of its format. */
-static struct ox_state_sizes state_sizes(const struct ox_engine_config *config) {
-    const struct ox_state_layout group = ox_state_layout_of(config->state, OX_GROUP_ELEMS);
+static struct ox_state_sizes state_sizes(struct ox_state_format format) {
+    const struct ox_state_layout group = ox_state_layout_of(format, OX_GROUP_ELEMS);
     return (struct ox_state_sizes){
-        .lo_per_group = (uint32_t)(OX_GROUP_ELEMS * ox_lo_bytes(config->state.moments)),
+        .lo_per_group = (uint32_t)(OX_GROUP_ELEMS * ox_lo_bytes(format.moments)),
         .rest_per_group = (uint32_t)(group.end - group.m_offset),
     };
 }
 
-static void check_sizes(const struct ox_engine_config *config, const struct ox_shard_table *table, uint64_t elems) {
-    const struct ox_state_layout layout = ox_state_layout_of(config->state, elems);
-    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(&table->sizes, elems) && layout.m_offset == layout.lo_bytes);
-    OX_ASSERT(layout.bytes == ox_shard_state_bytes(&table->sizes, elems));
+static void check_sizes(struct ox_state_format format, const struct ox_shard *shard, uint64_t elems) {
+    const struct ox_state_layout layout = ox_state_layout_of(format, elems);
+    OX_ASSERT(layout.lo_bytes == ox_shard_lo_bytes(&shard->sizes, elems) && layout.m_offset == layout.lo_bytes);
+    OX_ASSERT(layout.bytes == ox_shard_state_bytes(&shard->sizes, elems));
+}
+
+/* Gives units with matrices that Muon updates, which are whole, a rank each and their state's sizes. */
+static enum ox_status deal_whole(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
+    const uint32_t unit_count = config->model->unit_count;
+    const struct ox_plan_ranks *const ranks = &plan->input.ranks;
+    bool *const whole = config->model->config.whole_matrices ? calloc(unit_count, sizeof *whole) : NULL;
+    if (!config->model->config.whole_matrices) {
+        return OX_OK;
+    }
+    for (uint32_t i = 0; whole != NULL && i < unit_count; i++) {
+        const struct ox_unit *const unit = &config->model->units[i];
+        whole[i] = unit->whole;
+        if (unit->one_moment) {
+            plan->whole.shards[i].sizes = state_sizes(ox_unit_state_format(config, i));
+        }
+    }
+    const enum ox_status status =
+        whole == NULL ? ox_fail(OX_E_NOMEM, "plan: no memory to deal units among ranks")
+                      : ox_shard_deal(&plan->whole, whole, ranks->pipe > 1 ? ranks->pipe_of : NULL,
+                                      ox_plan_holders(&plan->input), ox_plan_copies(&plan->input));
+    free(whole);
+    return status;
 }
 
 static enum ox_status open_table(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
@@ -227,7 +251,8 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
                                      : ox_shard_choose_chunk(plan->unit_elems, unit_count, parts,
                                                              OX_SHARD_CHUNK_LEAST);
     enum ox_status status =
-        ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config), &plan->whole);
+        ox_shard_table_open(plan->unit_elems, unit_count, chunk_elems, state_sizes(config->state), &plan->whole);
+    OX_THEN(status, deal_whole(config, plan));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
         const struct ox_unit *const unit = &config->model->units[i];
         OX_ASSERT(!unit->trained || unit->format == OX_FORMAT_MASTER);
@@ -237,9 +262,11 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
     }
     OX_THEN(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));
     for (uint32_t i = 0; i < unit_count && status == OX_OK; i++) {
-        check_sizes(config, &plan->whole, plan->unit_elems[i]);
-        for (uint32_t k = 0; k < plan->whole.shards[i].chunk_count; k++) {
-            check_sizes(config, &plan->whole, ox_shard_chunk(&plan->whole, i, k).count);
+        const struct ox_shard *const shard = &plan->whole.shards[i];
+        const struct ox_state_format format = ox_unit_state_format(config, i);
+        for (uint32_t k = 0; k <= shard->chunk_count && !shard->fixed; k++) {
+            check_sizes(format, shard,
+                        k == shard->chunk_count ? shard->elem_count : ox_shard_chunk(&plan->whole, i, k).count);
         }
     }
     return status;

@@ -236,8 +236,10 @@ uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx
 
 uint64_t ox_plan_grad_cut_first(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t idx) {
     const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
-    return ox_min_u64(ox_shard_cut(input->table, unit_idx, ox_plan_copies(input), idx),
-                      ox_plan_grad_slice(input, grad_idx));
+    const struct ox_shard *const shard = &input->table->shards[unit_idx];
+    const uint64_t cut = !shard->whole        ? ox_shard_cut(input->table, unit_idx, ox_plan_copies(input), idx)
+                         : idx > shard->adder ? shard->elem_count : 0;
+    return ox_min_u64(cut, ox_plan_grad_slice(input, grad_idx));
 }
 
 uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
@@ -359,18 +361,31 @@ uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx) {
 static uint64_t chunk_elems_max(const struct ox_plan_input *input) {
     uint64_t elems_max = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        elems_max = ox_max_u64(elems_max, input->model.units[i].elem_count);
+        const uint64_t elems = ox_min_u64(input->table->shards[i].chunk_elems, input->model.units[i].elem_count);
+        elems_max = ox_max_u64(elems_max, elems);
     }
-    return ox_min_u64(input->table->chunk_elems, elems_max);
+    return elems_max;
+}
+
+/* Bytes of the largest chunk with so many bytes of a number for each element. Fixed units take a chunk's room of the
+ * others, whose sizes they may have. */
+static uint64_t chunk_bytes_max(const struct ox_plan_input *input, uint32_t number_bytes) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        const struct ox_shard *const shard = &input->table->shards[i];
+        const struct ox_state_sizes *const sizes = shard->fixed ? &input->table->sizes : &shard->sizes;
+        const uint64_t elems = ox_min_u64(shard->chunk_elems, input->model.units[i].elem_count);
+        bytes = ox_max_u64(bytes, ox_shard_chunk_layout(sizes, elems, number_bytes).bytes);
+    }
+    return bytes;
 }
 
 uint64_t ox_plan_scratch_bytes(const struct ox_plan_input *input) {
-    return ox_shard_chunk_layout(&input->table->sizes, chunk_elems_max(input), sizeof(float)).bytes;
+    return chunk_bytes_max(input, sizeof(float));
 }
 
 uint64_t ox_plan_stream_slot_bytes(const struct ox_plan_input *input) {
-    const uint32_t grad_bytes = input->model.grad_bf16 ? sizeof(uint16_t) : sizeof(float);
-    return ox_shard_chunk_layout(&input->table->sizes, chunk_elems_max(input), grad_bytes).bytes;
+    return chunk_bytes_max(input, input->model.grad_bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
 uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input) {

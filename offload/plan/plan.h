@@ -240,6 +240,7 @@ struct ox_plan_unit {
     uint32_t stage_idx; /* the first stage that uses it: backward has its whole gradient after this one */
     uint32_t order_idx; /* its place in the order of forward */
     uint32_t update_idx; /* its place among the units that are trained, which are updated in this order; or OX_NONE */
+    double update_flops; /* of products that its update makes of whole matrices; else 0 */
 };
 
 /* A stage's use of a unit, and the gradient of the unit's weights from this use; OX_NONE where the stage trains none of

@@ -22,6 +22,7 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
         shards[i].elem_count = unit_elems[i];
         shards[i].chunk_first = (uint32_t)chunk_count;
         shards[i].chunk_count = (uint32_t)ox_div_up(unit_elems[i], chunk_elems);
+        shards[i].chunk_elems = chunk_elems;
         shards[i].homes = (struct ox_homes){OX_TIER_NVME, OX_TIER_NVME, OX_TIER_NVME};
         shards[i].sizes = sizes;
         chunk_count += shards[i].chunk_count;
@@ -41,6 +42,9 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
 
 /* Where the slice of a rank begins in a unit, in chunks. */
 static uint32_t first_chunk(const struct ox_shard *unit, uint32_t count, uint32_t idx) {
+    if (unit->whole) {
+        return count == 1 ? idx : idx > unit->owner;
+    }
     return (uint32_t)ox_min_u64(idx * ox_div_up(unit->chunk_count, count), unit->chunk_count);
 }
 
@@ -55,16 +59,12 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
     for (uint32_t i = 0; i < whole->unit_count; i++) {
         const struct ox_shard *const unit = &whole->shards[i];
         const uint64_t first = first_chunk(unit, count, idx), past = first_chunk(unit, count, idx + 1);
-        const uint64_t elem_first = ox_min_u64(first * whole->chunk_elems, unit->elem_count);
-        shards[i] = (struct ox_shard){
-            .elem_first = elem_first,
-            .elem_count = ox_min_u64(past * whole->chunk_elems, unit->elem_count) - elem_first,
-            .chunk_first = unit->chunk_first + (uint32_t)first,
-            .chunk_count = (uint32_t)(past - first),
-            .homes = unit->homes,
-            .fixed = unit->fixed,
-            .sizes = unit->sizes,
-        };
+        const uint64_t elem_first = ox_min_u64(first * unit->chunk_elems, unit->elem_count);
+        shards[i] = *unit;
+        shards[i].elem_first = elem_first;
+        shards[i].elem_count = ox_min_u64(past * unit->chunk_elems, unit->elem_count) - elem_first;
+        shards[i].chunk_first = unit->chunk_first + (uint32_t)first;
+        shards[i].chunk_count = (uint32_t)(past - first);
     }
     *out = *whole;
     out->shards = shards;
@@ -79,7 +79,47 @@ uint32_t ox_shard_first_chunk(const struct ox_shard_table *whole, uint32_t unit_
 uint64_t ox_shard_cut(const struct ox_shard_table *whole, uint32_t unit_idx, uint32_t count, uint32_t idx) {
     OX_ASSERT(unit_idx < whole->unit_count && idx <= count);
     const struct ox_shard *const unit = &whole->shards[unit_idx];
-    return ox_min_u64(idx * ox_div_up(unit->chunk_count, count) * whole->chunk_elems, unit->elem_count);
+    return ox_min_u64(first_chunk(unit, count, idx) * unit->chunk_elems, unit->elem_count);
+}
+
+enum ox_status ox_shard_deal(struct ox_shard_table *table, const bool *whole, const uint32_t *pipe_of,
+                             uint32_t holders, uint32_t copies) {
+    uint32_t groups = 1, chunk_count = 0;
+    for (uint32_t i = 0; pipe_of != NULL && i < table->unit_count; i++) {
+        groups = (uint32_t)ox_max_u64(groups, pipe_of[i] + UINT64_C(1));
+    }
+    uint64_t *const has = calloc((size_t)groups * holders, sizeof *has);
+    if (has == NULL) {
+        return ox_fail(OX_E_NOMEM, "shard table: no memory to deal %u units", table->unit_count);
+    }
+    for (int dealt = 0; dealt <= 1; dealt++) { /* what is cut comes first: the first ranks may have more of it */
+        for (uint32_t i = 0, turn = 0; i < table->unit_count; i++) {
+            struct ox_shard *const shard = &table->shards[i];
+            uint64_t *const of = has + (size_t)(pipe_of == NULL ? 0 : pipe_of[i]) * holders;
+            if (whole[i] != (dealt == 1)) {
+                continue;
+            }
+            for (uint32_t k = 0; k < holders && !whole[i]; k++) {
+                of[k] += ox_shard_cut(table, i, holders, k + 1) - ox_shard_cut(table, i, holders, k);
+            }
+            for (uint32_t k = 0; k < holders && whole[i]; k++) {
+                shard->owner = of[k] < of[shard->owner] ? k : shard->owner;
+            }
+            if (whole[i]) {
+                of[shard->owner] += shard->elem_count;
+                shard->adder = turn++ / holders % copies;
+                shard->whole = true;
+                shard->chunk_elems = shard->elem_count;
+                shard->chunk_count = 1;
+            }
+        }
+    }
+    for (uint32_t i = 0; i < table->unit_count; chunk_count += table->shards[i++].chunk_count) {
+        table->shards[i].chunk_first = chunk_count;
+    }
+    table->chunk_count = chunk_count;
+    free(has);
+    return OX_OK;
 }
 
 double ox_shard_excess(const uint64_t *unit_elems, uint32_t unit_count, uint64_t chunk_elems, uint32_t count) {
@@ -130,25 +170,43 @@ uint64_t ox_shard_unit_state_bytes(const struct ox_shard_table *table, uint32_t 
 
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx) {
     OX_ASSERT(unit_idx < table->unit_count);
-    const uint64_t elems = table->shards[unit_idx].elem_count, last = elems % table->chunk_elems;
-    const struct ox_state_sizes *const sizes = &table->shards[unit_idx].sizes;
-    return elems / table->chunk_elems * ox_shard_state_bytes(sizes, table->chunk_elems) +
-           ox_shard_state_bytes(sizes, last);
+    const struct ox_shard *const shard = &table->shards[unit_idx];
+    return shard->elem_count / shard->chunk_elems * ox_shard_state_bytes(&shard->sizes, shard->chunk_elems) +
+           ox_shard_state_bytes(&shard->sizes, shard->elem_count % shard->chunk_elems);
+}
+
+static double bytes_per_elem(const struct ox_state_sizes *sizes) {
+    return OX_HI_BYTES + (double)(sizes->lo_per_group + sizes->rest_per_group) / OX_GROUP_ELEMS;
+}
+
+double ox_shard_unit_bytes_per_elem(const struct ox_shard *shard) {
+    return bytes_per_elem(&shard->sizes);
 }
 
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
-    return OX_HI_BYTES + (double)(table->sizes.lo_per_group + table->sizes.rest_per_group) / OX_GROUP_ELEMS;
+    const double usual = bytes_per_elem(&table->sizes);
+    double bytes = 0, elems = 0;
+    bool differ = false;
+    for (uint32_t i = 0; i < table->unit_count; i++) {
+        const struct ox_shard *const shard = &table->shards[i];
+        if (!shard->fixed) {
+            differ |= bytes_per_elem(&shard->sizes) != usual;
+            bytes += (double)shard->elem_count * bytes_per_elem(&shard->sizes);
+            elems += (double)shard->elem_count;
+        }
+    }
+    return differ && elems > 0 ? bytes / elems : usual;
 }
 
 struct ox_chunk ox_shard_chunk(const struct ox_shard_table *table, uint32_t unit_idx, uint32_t chunk_idx) {
     OX_ASSERT(unit_idx < table->unit_count);
     const struct ox_shard *const shard = &table->shards[unit_idx];
     OX_ASSERT(chunk_idx < shard->chunk_count);
-    const uint64_t first = chunk_idx * table->chunk_elems;
+    const uint64_t first = chunk_idx * shard->chunk_elems;
     const uint32_t number = shard->chunk_first + chunk_idx;
     return (struct ox_chunk){
         .first = first,
-        .count = ox_min_u64(table->chunk_elems, shard->elem_count - first),
+        .count = ox_min_u64(shard->chunk_elems, shard->elem_count - first),
         .hi_extent_idx = 2 * number,
         .state_extent_idx = 2 * number + 1,
     };
@@ -185,7 +243,8 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
 struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table) {
     struct ox_store_sums sums = {.extent_count = 2 * table->chunk_count};
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
-        const uint64_t elems = table->shards[unit_idx].elem_count, largest = ox_min_u64(elems, table->chunk_elems);
+        const uint64_t elems = table->shards[unit_idx].elem_count;
+        const uint64_t largest = ox_min_u64(elems, table->shards[unit_idx].chunk_elems);
         sums.bytes += elems * OX_HI_BYTES + ox_shard_stored_bytes(table, unit_idx);
         const uint64_t state_bytes = ox_shard_state_bytes(&table->shards[unit_idx].sizes, largest);
         sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES, state_bytes));

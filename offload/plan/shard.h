@@ -36,16 +36,20 @@ struct ox_shard {
     uint64_t elem_first; /* where the slice begins in its unit */
     uint64_t elem_count;
     uint32_t chunk_first, chunk_count; /* in the sequence of all chunks of the store */
+    uint64_t chunk_elems; /* elements of a full chunk of the unit: the table's, or of a whole one all */
+    bool whole; /* the unit is one chunk, which `owner` has of the ranks that divide it; `adder` adds its gradient of
+                   several copies, of which each has an owner */
+    uint32_t owner, adder;
     struct ox_homes homes;
     bool fixed; /* not trained: nothing rewrites it. Its state is lo, if it has one, and lives where its weights do */
-    struct ox_state_sizes sizes; /* of its state: the table's, or of a fixed unit those of lo alone */
+    struct ox_state_sizes sizes; /* of its state: the table's, of a fixed unit those of lo alone, or smaller ones */
 };
 
 struct ox_shard_table {
     struct ox_shard *shards; /* one per unit; owned */
     uint32_t unit_count;
     uint32_t chunk_count; /* of the store: those of the whole model, also in the table of a rank */
-    uint64_t chunk_elems; /* elements of a full chunk, a multiple of OX_GROUP_ELEMS */
+    uint64_t chunk_elems; /* elements of a full chunk, a multiple of OX_GROUP_ELEMS; whole units have other chunks */
     struct ox_state_sizes sizes;
 };
 
@@ -55,9 +59,16 @@ void ox_shard_table_close(struct ox_shard_table *table);
 /* Makes a unit fixed. `lo_per_group`: bytes of its lo; 0 where its weights are bf16 numbers, of which hi has all. */
 void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_per_group);
 
+/* Makes units whole, those that are marked in `whole`, each at the rank that has least so far of the `holders` that
+ * divide it. `pipe_of` (NULL: one group of holders has all) numbers the group that has each unit; `copies` of every
+ * group take turns as adders. Before any slice is made. */
+OX_MUST enum ox_status ox_shard_deal(struct ox_shard_table *table, const bool *whole, const uint32_t *pipe_of,
+                                     uint32_t holders, uint32_t copies);
+
 /* The table of rank `idx` of `count`: of each unit of n chunks it owns those from idx * ceil(n / count) on, as many as
- * that or as there are. Chunks keep their number in the whole model, so a store does not depend on the number of ranks.
- * Everywhere else in the table a slice is as a unit would be: its elements begin at 0. Homes are copied. */
+ * that or as there are, of a whole unit its owner the one chunk. Chunks keep their number in the whole model, so a
+ * store does not depend on the number of ranks. Everywhere else in the table a slice is as a unit would be: its
+ * elements begin at 0. Homes are copied. */
 OX_MUST enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
                                             struct ox_shard_table *out);
 
@@ -84,7 +95,8 @@ uint64_t ox_shard_lo_bytes(const struct ox_state_sizes *sizes, uint64_t count);
 uint64_t ox_shard_unit_state_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
 /* Bytes of the state of a unit or slice chunk by chunk, as in the store. */
 uint64_t ox_shard_stored_bytes(const struct ox_shard_table *table, uint32_t unit_idx);
-/* Bytes of hi and state per parameter, without padding. */
+/* Bytes of hi and state per parameter, without padding: of a unit, and of all that are trained. */
+double ox_shard_unit_bytes_per_elem(const struct ox_shard *shard);
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table);
 
 /* Chunk `chunk_idx` of a unit or slice: elements [first, first + count) of its flat vector and its two extents: `hi`

@@ -9,10 +9,14 @@ static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
 
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
-/* The part that the one of number `rank_idx` has where so many elements are divided among so many ranks. */
-static struct ox_proof_part part_among(const struct ox_plan_input *input, uint64_t ranks, uint64_t elems,
-                                       uint32_t rank_idx) {
-    const uint64_t chunk = input->table->chunk_elems;
+/* The part that the one of number `rank_idx` has where so many elements are divided among so many ranks; of a whole
+ * unit one of them, `owner`, has all. */
+static struct ox_proof_part part_among(const struct ox_shard *shard, uint64_t ranks, uint64_t elems, uint32_t rank_idx,
+                                       uint32_t owner) {
+    if (shard->whole && ranks > 1) {
+        return (struct ox_proof_part){.first = rank_idx > owner ? elems : 0, .count = rank_idx == owner ? elems : 0};
+    }
+    const uint64_t chunk = shard->chunk_elems;
     const uint64_t chunks = (elems + chunk - 1) / chunk, most = (chunks + ranks - 1) / ranks * chunk;
     const uint64_t before = ranks > 1 ? most * rank_idx : 0;
     const uint64_t first = before < elems ? before : elems, left = elems - first;
@@ -24,7 +28,8 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
     if (ox_proof_owner(input, unit_idx) != rank_idx / ox_proof_ranks(input)) {
         return (struct ox_proof_part){0, 0};
     }
-    return part_among(input, holders, ox_proof_elems(input, unit_idx), rank_idx % holders);
+    const struct ox_shard *const shard = &input->table->shards[unit_idx];
+    return part_among(shard, holders, ox_proof_elems(input, unit_idx), rank_idx % holders, shard->owner);
 }
 
 static bool reads_lo(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -71,7 +76,7 @@ uint64_t ox_proof_state_bytes(const struct ox_plan_input *input, uint32_t unit_i
 }
 
 uint64_t ox_proof_stored_state_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    const uint64_t elems = ox_proof_own_elems(input, unit_idx), chunk = input->table->chunk_elems;
+    const uint64_t elems = ox_proof_own_elems(input, unit_idx), chunk = input->table->shards[unit_idx].chunk_elems;
     const struct ox_state_sizes *const sizes = &input->table->shards[unit_idx].sizes;
     return elems / chunk * piece_of_state(sizes, chunk) + piece_of_state(sizes, elems % chunk);
 }
@@ -106,9 +111,10 @@ uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_i
 uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis) {
     const uint64_t elems = slice_elems(input, grad_idx);
     const uint64_t own = ox_proof_own_elems(input, input->model.grads[grad_idx].unit_idx);
+    const struct ox_shard *const shard = &input->table->shards[input->model.grads[grad_idx].unit_idx];
     return WORD_BYTES * (axis == OX_AXIS_SHARD
-                             ? elems : elems_within(elems, part_among(input, ox_proof_copies(input), own,
-                                                                      ox_proof_copy_of(input))));
+                             ? elems : elems_within(elems, part_among(shard, ox_proof_copies(input), own,
+                                                                      ox_proof_copy_of(input), shard->adder)));
 }
 
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
@@ -242,25 +248,34 @@ bool ox_proof_keeps(const struct ox_plan_input *input, enum ox_plan_kind kind, u
 
 /* ---- chunks ---------------------------------------------------------------------------------------- */
 
-/* Elements of the largest chunk, which is the largest unit if that is smaller than a full chunk. */
-static uint64_t largest_chunk(const struct ox_plan_input *input) {
-    uint64_t elems = 0;
+/* Elements of a unit's largest chunk, which is the unit if that is smaller than a full one. */
+static uint64_t chunk_of(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint64_t of_unit = ox_proof_elems(input, unit_idx), chunk = input->table->shards[unit_idx].chunk_elems;
+    return of_unit < chunk ? of_unit : chunk;
+}
+
+/* A slot has room for the largest chunk: hi, the state, and a number for each element. */
+static uint64_t slot_bytes(const struct ox_plan_input *input, uint64_t number_bytes) {
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
-        const uint64_t of_unit = ox_proof_elems(input, i);
-        const uint64_t chunk = of_unit < input->table->chunk_elems ? of_unit : input->table->chunk_elems;
-        elems = chunk > elems ? chunk : elems;
+        const struct ox_shard *const shard = &input->table->shards[i];
+        const uint64_t elems = chunk_of(input, i);
+        const uint64_t state = piece_of_state(shard->fixed ? &input->table->sizes : &shard->sizes, elems);
+        const uint64_t own = elems * HALF_BYTES + state + elems * number_bytes;
+        bytes = own > bytes ? own : bytes;
     }
-    return elems;
+    return bytes;
 }
 
 uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input) {
-    const uint64_t elems = largest_chunk(input);
-    const uint64_t hi = elems * HALF_BYTES, gradient = elems * (input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
-    const uint64_t slot = hi + piece_of_state(&input->table->sizes, elems) + gradient;
+    uint64_t elems = 0;
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        elems = chunk_of(input, i) > elems ? chunk_of(input, i) : elems;
+    }
+    const uint64_t slot = slot_bytes(input, input->model.grad_bf16 ? HALF_BYTES : WORD_BYTES);
     return input->placement.stream_slots * slot + elems * WORD_BYTES;
 }
 
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
-    const uint64_t elems = largest_chunk(input);
-    return elems * HALF_BYTES + piece_of_state(&input->table->sizes, elems) + elems * WORD_BYTES;
+    return slot_bytes(input, WORD_BYTES);
 }

@@ -50,6 +50,9 @@ struct ox_sim_limits {
     uint32_t run_ahead_tasks; /* most tasks issued and not done; 0: no limit */
 };
 
+/* Seconds that the products of an update of whole matrices take on so many threads. */
+double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads);
+
 /* From the rates of each direction alone and from the sum of both at a time, with as many bytes each way. */
 struct ox_sim_duplex ox_sim_duplex_of(double read_rate, double write_rate, double mix_rate);
 /* Seconds of work that uses both directions and runs alone. */

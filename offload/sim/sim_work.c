@@ -533,10 +533,32 @@ static enum saving saving_of(const struct pricing *p) {
     return !speculative ? SAVES_NOTHING : p->plan->rules[p->task->unit_idx].goes_ahead ? SAVES_HI : SAVES_ALL;
 }
 
+/* Bytes of a parameter's planes in the task's unit. */
+static double unit_planes(const struct pricing *p) {
+    return ox_shard_unit_bytes_per_elem(&p->setup->input->table->shards[p->task->unit_idx]);
+}
+
+/* Share of the rate of a library's GEMMs that the products of an update reach, whose sums have one order
+ * (cpu_optim/muon_product.h): 0.33 to 0.36 for matrices of a thousand rows and more, on Zen 5 with AVX-512. */
+static const double OWN_PRODUCTS = 0.35;
+
+double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads) {
+    return flops / (OWN_PRODUCTS * machine->host.core_flops * threads);
+}
+
+/* Seconds of the products that an update of whole matrices makes. */
+static double product_seconds(const struct pricing *p, double threads) {
+    const struct ox_plan_input *const in = p->setup->input;
+    const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
+    const struct ox_plan_unit *const unit = &in->model.units[p->task->unit_idx];
+    const double share = (double)shard->elem_count / (double)unit->elem_count; /* all, or none */
+    return ox_sim_product_seconds(p->machine, share * unit->update_flops, threads);
+}
+
 /* Bytes of a parameter that an update moves through memory. */
 static double update_bytes(const struct pricing *p, enum saving saving) {
     const struct ox_plan_input *const in = p->setup->input;
-    const double planes = ox_shard_bytes_per_elem(in->table), grad = in->model.grad_bf16 ? 2 : 4;
+    const double planes = unit_planes(p), grad = in->model.grad_bf16 ? 2 : 4;
     return saving == SAVES_HI ? planes + grad + 2 * OX_HI_BYTES : (saving == SAVES_ALL ? 3 : 2) * planes + grad;
 }
 
@@ -548,14 +570,15 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const struct stream stream = stream_of(p);
     const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
     const double threads = threads_of(p, p->setup->optimizer_threads);
-    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    const double planes = 2 * unit_planes(p) + (in->model.grad_bf16 ? 2 : 4);
     const enum saving saving = saving_of(p);
     const struct ox_homes *const homes = &in->table->shards[p->task->unit_idx].homes;
     const bool copies_lo = in->model.precision->lo_travels && homes->state == OX_TIER_NVME &&
                            homes->weights != OX_TIER_NVME;
     const double lo_copy = copies_lo ? elems * OX_LO_BYTES : 0;
     const double updating = elems * update_seconds(p, planes, threads) *
-                            (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1);
+                                (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1) +
+                            product_seconds(p, threads);
     const double verifying = stream.read / p->core_rate;
     const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
     struct ox_sim_work work = new_work(p);
@@ -585,7 +608,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
 /* An update of a unit that lives on the device. For the CPU device the host's optimizer rates hold. */
 static struct ox_sim_work device_adam(const struct pricing *p) {
     const struct ox_plan_input *const in = p->setup->input;
-    const double planes = 2 * ox_shard_bytes_per_elem(in->table) + (in->model.grad_bf16 ? 2 : 4);
+    const double planes = 2 * unit_planes(p) + (in->model.grad_bf16 ? 2 : 4);
     if (p->on_gpu) {
         return compute(p, &(struct ox_plan_work){.bytes = own_elems(p) * planes, .ops = 1});
     }

@@ -166,7 +166,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     json_t *const json = json_pack(
         "{s:b, s:o, s:o, s:o, s:i, s:f}", "feasible", feasible, "peak_bytes", by_tier(peaks), "budget_bytes",
         by_tier(given), "bytes_per_step", traffic,
-        "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->table));
+        "tasks", (int)plan->train->task_count, "bytes_per_parameter", ox_shard_bytes_per_elem(&plan->whole));
     const struct ox_model *const model = ox_trainer_model(trainer);
     json_object_set_new(json, "parameters", json_integer((json_int_t)model->param_count));
     json_object_set_new(json, "trained_parameters", json_integer((json_int_t)model->trained_count));

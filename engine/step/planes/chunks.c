@@ -24,14 +24,14 @@ static bool is_fixed(const struct ox_rank *rank, uint32_t unit_idx) {
 
 static struct ox_state_format format_of(const struct ox_rank *rank, uint32_t unit_idx) {
     const struct ox_state_format fixed = {.kind = rank->config.state.kind, .moments = OX_MOMENTS_F32};
-    return is_fixed(rank, unit_idx) ? fixed : rank->config.state;
+    return is_fixed(rank, unit_idx) ? fixed : ox_rank_state_format(rank, unit_idx);
 }
 
 static struct ox_state_planes planes_of(const struct ox_rank *rank, uint32_t unit_idx, void *state, uint64_t elems,
                                         uint64_t first) {
     return is_fixed(rank, unit_idx)
                ? (struct ox_state_planes){.lo = (unsigned char *)state + first * OX_LO_BYTES}
-               : ox_state_planes_at(rank->config.state, state, elems, first);
+               : ox_state_planes_at(format_of(rank, unit_idx), state, elems, first);
 }
 
 static struct ox_state_planes planes_in_unit(const struct ox_rank *rank, uint32_t unit_idx,
@@ -59,8 +59,9 @@ static void state_pieces(const struct ox_rank *rank, uint32_t unit_idx, const st
 }
 
 /* Clears the padding, which goes to the drive, so that a store's bytes do not depend on what memory held before. */
-static void clear_padding(const struct ox_rank *rank, const struct ox_chunk *chunk, void *chunk_state) {
-    const struct ox_state_format format = rank->config.state;
+static void clear_padding(const struct ox_rank *rank, uint32_t unit_idx, const struct ox_chunk *chunk,
+                          void *chunk_state) {
+    const struct ox_state_format format = format_of(rank, unit_idx);
     const struct ox_state_layout layout = ox_state_layout_of(format, chunk->count);
     const uint64_t lo_bytes = chunk->count * ox_lo_bytes(format.moments);
     memset((unsigned char *)chunk_state + lo_bytes, 0, layout.lo_bytes - lo_bytes);
@@ -80,7 +81,7 @@ void ox_state_copy(const struct ox_rank *rank, uint32_t unit_idx, const struct o
         }
     }
     if (way == OX_STATE_TO_CHUNK && !is_fixed(rank, unit_idx)) {
-        clear_padding(rank, chunk, chunk_state);
+        clear_padding(rank, unit_idx, chunk, chunk_state);
     }
 }
 
@@ -103,8 +104,8 @@ static void view_in_slot(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx,
     /* A fixed unit has lo in the slot even where it has none elsewhere: zeros. */
     static const struct ox_state_sizes lo_alone = {.lo_per_group = OX_LO_BYTES * OX_GROUP_ELEMS};
     const bool fixed = is_fixed(rank, unit_idx);
-    const struct ox_chunk_layout layout = ox_shard_chunk_layout(fixed ? &lo_alone : &rank->plan->table.sizes,
-                                                                chunk.count, sizeof *out->values);
+    const struct ox_chunk_layout layout = ox_shard_chunk_layout(
+        fixed ? &lo_alone : &rank->plan->table.shards[unit_idx].sizes, chunk.count, sizeof *out->values);
     OX_ASSERT(slot_bytes >= layout.bytes && scratch.bytes >= (slot + 1) * slot_bytes);
     unsigned char *const base = (unsigned char *)scratch.ptr + slot * slot_bytes;
     *out = (struct ox_chunk_view){
@@ -137,7 +138,9 @@ void ox_chunk_clear(const struct ox_chunk_view *view) {
 }
 
 bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane) {
-    return plane == OX_PLANE_MASTER || (plane == OX_PLANE_AVERAGE ? view->state.average : view->state.m) != NULL;
+    const struct ox_state_planes *const state = &view->state;
+    return plane == OX_PLANE_MASTER ||
+           (plane == OX_PLANE_AVERAGE ? (void *)state->average : plane == OX_PLANE_V ? state->v : state->m) != NULL;
 }
 
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
@@ -219,7 +222,7 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
         void *const state = ox_rank_resident_ptr(rank, ox_plan_home_state(plan, unit_idx));
         state_pieces(rank, unit_idx, &chunk, planes_in_unit(rank, unit_idx, &chunk, state), view->state, pieces + 1);
         if (!to_device) {
-            clear_padding(rank, &chunk, view->state.lo);
+            clear_padding(rank, unit_idx, &chunk, view->state.lo);
         }
     }
     enum ox_status status = OX_OK;
@@ -355,7 +358,8 @@ static struct ox_chunk_view saved_chunk(const struct ox_rank *rank, uint32_t uni
     void *const state = ox_rank_rules(rank, unit_idx)->goes_ahead
                             ? ox_rank_resident(rank, unit_idx).state
                             : saved + ox_rank_rules(rank, unit_idx)->replaced_state_offset;
-    return (struct ox_chunk_view){.first = chunk->first, .count = chunk->count, .format = rank->config.state,
+    return (struct ox_chunk_view){.first = chunk->first, .count = chunk->count,
+                                  .format = ox_rank_state_format(rank, unit_idx),
                                   .hi = (uint16_t *)saved + chunk->first,
                                   .state = planes_in_unit(rank, unit_idx, chunk, state)};
 }

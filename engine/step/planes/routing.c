@@ -24,9 +24,10 @@ static void find_experts(const struct ox_model *model, struct ox_routing *routin
         const struct ox_unit *const unit = &model->units[unit_idx];
         const bool routes = ox_model_stage_has(model, unit, OX_ROLE_ROUTER);
         routing->mixtures += routes;
-        if (routes || unit->kind == OX_UNIT_EXPERTS) { /* whatever matrices of theirs are beside it, frozen */
-            routing->mixture_of[unit_idx] = routing->mixtures - 1;
-            routing->expert_first[unit_idx] = unit->expert_first;
+        const bool has_some = routes || unit->kind == OX_UNIT_EXPERTS;
+        for (uint32_t at = unit_idx; has_some && at != OX_NO_UNIT; at = model->units[at].next) {
+            routing->mixture_of[at] = routing->mixtures - 1;
+            routing->expert_first[at] = unit->expert_first;
         }
     }
 }

@@ -37,17 +37,28 @@ static uint64_t behind_experts(const struct ox_unit *unit) {
     return begin;
 }
 
-/* Adds those of a block's experts role by role, the groups of each in order. */
-static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count) {
+/* Whether a unit has what Muon's matrices have left beside them. */
+static bool is_beside_matrices(const struct ox_model *model, uint32_t unit_idx) {
+    const struct ox_unit *const own = &model->units[model->units[unit_idx].own];
+    return own->one_moment && own->next == unit_idx && model->units[unit_idx].trained;
+}
+
+/* Adds those of a block's experts role by role, the groups of each in order; `beside`: of what is beside them. */
+static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count, bool beside) {
+    const struct ox_model *const model = sum->rank->config.model;
     for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
         for (uint32_t i = 0; i < count; i++) {
-            const struct ox_unit *const unit = &sum->rank->config.model->units[unit_idxs[i]];
+            const uint32_t unit_idx = beside ? model->units[unit_idxs[i]].next : unit_idxs[i];
+            if (unit_idx == OX_NO_UNIT || (beside && !is_beside_matrices(model, unit_idx))) {
+                continue;
+            }
+            const struct ox_unit *const unit = &model->units[unit_idx];
             uint64_t end = unit->elem_count;
             for (uint32_t next = OX_ROLE_EXPERT_DOWN_BIAS; next > role; next--) {
                 end = ox_min_u64(end, unit->role_offset[next]);
             }
             if (unit->role_offset[role] != UINT64_MAX) {
-                add_partials(sum, unit_idxs[i], unit->role_offset[role], end);
+                add_partials(sum, unit_idx, unit->role_offset[role], end);
             }
         }
     }
@@ -61,14 +72,16 @@ double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_
         const bool counts = rank->plan->input.model.units[unit_idx].trained;
         return counts ? partials[ox_norm_partials_first(rank, unit_idx)] : 0; /* as its holders have sent it */
     }
-    if (unit->kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+    const bool beside = is_beside_matrices(model, unit_idx);
+    const enum ox_unit_kind kind = beside ? model->units[unit->own].kind : unit->kind;
+    if (kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
         uint32_t first = 0;
-        const uint32_t groups = ox_model_expert_units(model, unit_idx, &first);
+        const uint32_t groups = ox_model_expert_units(model, unit->own, &first);
         const uint64_t behind = behind_experts(unit);
         add_partials(&sum, unit_idx, 0, behind);
-        add_experts(&sum, model->stages + first, groups);
+        add_experts(&sum, model->stages + first, groups, beside);
         add_partials(&sum, unit_idx, behind, unit->elem_count);
-    } else if (unit->kind != OX_UNIT_EXPERTS) {
+    } else if (kind != OX_UNIT_EXPERTS) {
         add_partials(&sum, unit_idx, 0, unit->elem_count);
     }
     return sum.total;

@@ -180,6 +180,13 @@ struct ox_rank {
     struct ox_rank_traffic traffic;
 };
 
+/* As ox_rank_state_format. */
+static inline struct ox_state_format ox_unit_state_format(const struct ox_engine_config *config, uint32_t unit_idx) {
+    struct ox_state_format format = config->state;
+    format.kind = config->model->units[unit_idx].one_moment ? OX_OPTIM_SGD : format.kind;
+    return format;
+}
+
 /* Adds bytes by link and kind to others. */
 static inline void ox_traffic_add(const uint64_t bytes[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT],
                                   uint64_t sum[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
@@ -203,6 +210,11 @@ static inline bool ox_rank_has_halves(const struct ox_rank *rank, uint32_t unit_
 /* What the plan has decided of a unit. */
 static inline const struct ox_unit_rules *ox_rank_rules(const struct ox_rank *rank, uint32_t unit_idx) {
     return &rank->plan->train->rules[unit_idx];
+}
+
+/* The format of a unit's state: of matrices that Muon updates that with one moment, as of SGD. */
+static inline struct ox_state_format ox_rank_state_format(const struct ox_rank *rank, uint32_t unit_idx) {
+    return ox_unit_state_format(&rank->config, unit_idx);
 }
 
 /* Whether the task works in this step; else it does nothing when its lane comes to it. */

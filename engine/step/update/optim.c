@@ -37,7 +37,8 @@ static struct chunk_run chunk_run(struct ox_rank *rank, const struct ox_unit_run
     const struct ox_shard_table *const table = &rank->plan->table;
     struct chunk_run run = {
         .rank = rank, .unit = unit, .chunk = ox_shard_chunk(table, unit->unit_idx, chunk_idx)};
-    run.layout = ox_shard_chunk_layout(&table->sizes, run.chunk.count, (uint32_t)grad_width(rank));
+    run.layout = ox_shard_chunk_layout(&table->shards[unit->unit_idx].sizes, run.chunk.count,
+                                       (uint32_t)grad_width(rank));
     if (slot != NULL) {
         run.hi = (uint16_t *)slot;
         run.state = slot + run.layout.state_offset;
@@ -52,7 +53,7 @@ static struct chunk_run run_of(void *rank, const struct ox_stream_chunk *chunk) 
 
 /* The state of a chunk from element `begin` of the unit on, where it is updated. */
 static struct ox_state_planes state_at(const struct chunk_run *run, uint64_t begin) {
-    const struct ox_state_format format = run->rank->config.state;
+    const struct ox_state_format format = ox_rank_state_format(run->rank, run->unit->unit_idx);
     const uint64_t elems = run->rank->plan->table.shards[run->unit->unit_idx].elem_count;
     return run->unit->source.state != NULL
                ? ox_state_planes_at(format, run->unit->source.state, elems, begin)
@@ -99,9 +100,10 @@ static struct ox_on_drives written_planes(const struct ox_rank *rank, const stru
 
 /* Bytes that a chunk reads from the drives, or writes. */
 static uint64_t transfer_bytes(const struct ox_rank *rank, const struct ox_stream_chunk *at, bool write) {
-    const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, at->run.unit_idx, at->chunk_idx);
+    const struct ox_shard_table *const table = &rank->plan->table;
+    const struct ox_chunk chunk = ox_shard_chunk(table, at->run.unit_idx, at->chunk_idx);
     const struct ox_chunk_layout layout =
-        ox_shard_chunk_layout(&rank->plan->table.sizes, chunk.count, (uint32_t)grad_width(rank));
+        ox_shard_chunk_layout(&table->shards[at->run.unit_idx].sizes, chunk.count, (uint32_t)grad_width(rank));
     if (write) {
         const struct ox_on_drives written = written_planes(rank, &at->run);
         return (written.state ? layout.state_bytes : 0) + (written.hi ? layout.hi_bytes : 0);
@@ -138,12 +140,13 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     }
     const struct chunk_run run = run_of(owner, at);
     gather(&run, (struct ox_on_drives){.hi = true, .state = true});
+    const struct ox_state_format format = ox_rank_state_format(rank, run.unit->unit_idx);
     const struct ox_chunk_view view = {
         .first = run.chunk.first,
         .count = run.chunk.count,
-        .format = rank->config.state,
+        .format = format,
         .hi = run.hi,
-        .state = ox_state_planes_at(rank->config.state, run.state, run.chunk.count, 0),
+        .state = ox_state_planes_at(format, run.state, run.chunk.count, 0),
         .state_bytes = run.layout.state_bytes,
         .values = rank->tee.values,
     };
@@ -274,8 +277,8 @@ static struct ox_update_span span_of(const struct chunk_run *run, const struct o
         span.replaced_hi = unit->replaced.hi + begin;
     }
     if (unit->replaced.state != NULL) {
-        span.replaced_state =
-            ox_state_planes_at(rank->config.state, unit->replaced.state, ox_slice_elems(rank, unit->unit_idx), begin);
+        span.replaced_state = ox_state_planes_at(ox_rank_state_format(rank, unit->unit_idx), unit->replaced.state,
+                                                 ox_slice_elems(rank, unit->unit_idx), begin);
     }
     return span;
 }
@@ -330,7 +333,7 @@ static void save_untrained(const struct chunk_run *run, struct ox_range within) 
     const struct ox_rank *const rank = run->rank;
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const of = &model->units[unit->unit_idx];
-    const struct ox_state_format format = rank->config.state;
+    const struct ox_state_format format = ox_rank_state_format(rank, unit->unit_idx);
     const uint64_t elems = ox_slice_elems(rank, unit->unit_idx);
     for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, of, tensor)) != NULL;) {
         const uint64_t begin = ox_max_u64(tensor->offset, within.begin);
@@ -515,27 +518,41 @@ static enum ox_status read_unit(struct ox_rank *rank, const struct ox_unit_run *
 
 /* ---- public ----------------------------------------------------------------------------------------------- */
 
-uint64_t ox_muon_bytes(const struct ox_model *model, const struct ox_muon *muon, double *flops) {
+static struct ox_matrix matrix_of(const struct ox_tensor *tensor) {
+    struct ox_matrix matrix;
+    ox_tensor_matrix(tensor, &matrix.rows, &matrix.cols);
+    return matrix;
+}
+
+uint64_t ox_muon_bytes(const struct ox_model *model) {
     uint64_t floats = 0;
-    *flops = 0.0;
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
         if (tensor->trained && ox_tensor_is_hidden(tensor)) {
-            struct ox_matrix matrix;
-            ox_tensor_matrix(tensor, &matrix.rows, &matrix.cols);
-            floats = ox_max_u64(floats, ox_muon_scratch_floats(matrix));
-            *flops += (double)(tensor->count / (matrix.rows * matrix.cols)) * ox_muon_flops(muon, matrix);
+            floats = ox_max_u64(floats, ox_muon_scratch_floats(matrix_of(tensor)));
         }
     }
     return floats * sizeof(float);
 }
 
+double ox_muon_unit_flops(const struct ox_engine_config *config, uint32_t unit_idx) {
+    const struct ox_unit *const unit = &config->model->units[unit_idx];
+    double flops = 0.0;
+    const struct ox_tensor *at = NULL;
+    while (unit->whole && (at = ox_unit_next_tensor(config->model, unit, at)) != NULL) {
+        if (at->trained && ox_tensor_is_hidden(at)) {
+            const struct ox_matrix matrix = matrix_of(at);
+            flops += (double)(at->count / (matrix.rows * matrix.cols)) * ox_muon_flops(&config->muon, matrix);
+        }
+    }
+    return flops;
+}
+
 enum ox_status ox_optim_open_muon(struct ox_rank *rank) {
-    double flops;
     if (rank->config.state.kind != OX_OPTIM_MUON || rank->config.eval_only) {
         return OX_OK;
     }
-    const uint64_t bytes = ox_muon_bytes(rank->config.model, &rank->config.muon, &flops);
+    const uint64_t bytes = ox_muon_bytes(rank->config.model);
     rank->muon = malloc(bytes + 1);
     return rank->muon != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "muon: no memory for %llu bytes of scratch",
                                                 (unsigned long long)bytes);

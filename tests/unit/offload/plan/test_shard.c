@@ -170,6 +170,45 @@ static void test_slices_are_the_whole(void) {
     ox_shard_table_close(&whole);
 }
 
+/* Whole units are one chunk each, at the rank that has least; in a pipeline among those that hold them. */
+static void test_deal(void) {
+    enum { MANY = 9 };
+    static const uint64_t elems[MANY] = {GROUP,     5 * GROUP, 5 * GROUP, GROUP, 5 * GROUP,
+                                         3 * GROUP, 3 * GROUP, GROUP,     GROUP};
+    static const struct ox_state_sizes sizes = {2 * GROUP, 8 * GROUP};
+    static const bool whole[MANY] = {false, true, true, false, true, true, true};
+    static const uint32_t pipe_of[MANY] = {0, 0, 1, 0, 0, 1, 0, 1, 1};
+    for (uint32_t pipe = 1; pipe <= 2; pipe++) {
+        for (uint32_t count = 1; count <= 3; count++) {
+            struct ox_shard_table all, table;
+            uint64_t has[3] = {0}, most = 0;
+            uint32_t seen[MANY] = {0};
+            REQUIRE_OK(ox_shard_table_open(elems, MANY, 2 * GROUP, sizes, &all));
+            all.shards[1].sizes.rest_per_group = 4 * GROUP;
+            REQUIRE_OK(ox_shard_deal(&all, whole, pipe == 1 ? NULL : pipe_of, count, 2));
+            CHECK(all.chunk_count == MANY && ox_shard_chunk(&all, 1, 0).count == 5 * GROUP);
+            for (uint32_t idx = 0; idx < count; idx++) {
+                REQUIRE_OK(ox_shard_table_slice(&all, count, idx, &table));
+                for (uint32_t i = 0; i < MANY; i++) {
+                    const struct ox_shard *const shard = &table.shards[i];
+                    CHECK(!whole[i] || shard->elem_count == shard->chunk_count * elems[i]);
+                    CHECK(shard->elem_count == 0 || !whole[i] || shard->elem_first == 0);
+                    seen[i] += shard->chunk_count;
+                    has[idx] += shard->elem_count;
+                }
+                most = has[idx] > most ? has[idx] : most;
+                ox_shard_table_close(&table);
+            }
+            for (uint32_t i = 0; i < MANY; i++) {
+                CHECK(seen[i] == 1);
+            }
+            CHECK(most <= (count == 1 ? 25 : count == 2 ? 14 : 11) * (uint64_t)GROUP);
+            CHECK(ox_shard_bytes_per_elem(&all) == 12 - 4 * 5.0 / 25);
+            ox_shard_table_close(&all);
+        }
+    }
+}
+
 /* Chunks by which ranks divide the model evenly, and no smaller ones than asked for; one rank always has the same. */
 static void test_choose_chunk(void) {
     enum { UNIT_COUNT = 3 };
@@ -211,6 +250,7 @@ int main(void) {
         test_store_of_some_ranks(pipe);
     }
     test_slices_are_the_whole();
+    test_deal();
     test_layout();
     test_choose_chunk();
     return test_end();
