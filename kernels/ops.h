@@ -415,7 +415,8 @@ enum ox_op_group {
     OP(device, clamp_backward, OX_OPS_OTHER, OX_OP_REAL(clamp_backward), check_clamp_backward)             \
     OP(device, sinks_forward, OX_OPS_ATTENTION, OX_OP_REAL(sinks_forward), NULL)                           \
     OP(device, sinks_backward, OX_OPS_ATTENTION, OX_OP_REAL(sinks_backward), NULL)                         \
-    OP(device, splice, OX_OPS_OTHER, OX_OP_REAL(splice), check_splice)
+    OP(device, splice, OX_OPS_OTHER, OX_OP_REAL(splice), check_splice)                                     \
+    OP(device, turn, OX_OPS_OTHER, OX_OP_REAL(turn), NULL)
 #define OX_OP_MODEL_LIST(OP, device)                                                                   \
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_REAL(planes_join), NULL)                               \

@@ -376,6 +376,15 @@ struct ox_op_splice {
     enum ox_real real;
 };
 
+/* out (cols, rows) = [out +] the transpose of in (rows, cols). */
+struct ox_op_turn {
+    void *out;
+    const void *in;
+    uint32_t rows, cols;
+    enum ox_real real;
+    bool adds;
+};
+
 /* ---- sizes ---- */
 
 /* Rows that sorting counts at a time, and sums of the load that are held at a time. */

@@ -137,7 +137,8 @@ static enum ox_status refuse_entry(const struct ox_model *model, const struct ox
     char name[OX_OPTIM_NAME_BYTES];
     if (was_frozen(optim, tensor) && model->config.lora.r > 0) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" was not trained; give the run's --lora-target-modules, "
-                       "--lora-modules-to-save and --lora-bias", ox_st_path(optim), tensor->name);
+                       "--lora-target-parameters, --lora-modules-to-save and --lora-bias", ox_st_path(optim),
+                       tensor->name);
     }
     if (was_frozen(optim, tensor)) {
         return ox_fail(OX_E_CONFIG, "%s: \"%s\" was frozen, so it has no moments to be trained with; give the run's "

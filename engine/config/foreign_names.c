@@ -11,9 +11,9 @@ enum {
 
 static const char all_trained[] = "does not exist: choose what is trained by --freeze or --lora-r; what memory cannot "
                                   "hold lives on drives (--nvme)";
-static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA of linear modules: --lora-r, "
-                                 "--lora-alpha, --lora-dropout, --lora-target-modules, --lora-modules-to-save, "
-                                 "--lora-bias, --use-rslora, --adapter";
+static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA: --lora-r, "
+                                 "--lora-alpha, --lora-dropout, --lora-target-modules, --lora-target-parameters, "
+                                 "--lora-modules-to-save, --lora-bias, --use-rslora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
@@ -150,7 +150,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"full-finetuning", NULL, "is the default: all parameters are trained unless --lora-r or --freeze says otherwise",
      ANY},
     {"target-modules", NULL, "use --lora-target-modules", ANY},
-    {"target-parameters exclude-modules module-dropout "
+    {"exclude-modules module-dropout "
      "rank-pattern alpha-pattern layers-to-transform layers-pattern layer-replication fan-in-fan-out "
      "trainable-token-indices ensure-weight-tying arrow-config corda-config eva-config kasa-config loftq* "
      "megatron-config megatron-core monteclora-config runtime-config", NULL, plain_lora, ANY},

@@ -334,6 +334,10 @@ static const struct ox_option options[] = {
      TEXT(parts.lora_target_modules), .group = group_training, .default_text = "", .commands = RUN,
      .bears = OX_BEARS_BITS, .help = "modules with adapters, such as q_proj,v_proj, or all-linear; default: those that "
                                      "PEFT takes"},
+    {.name = "lora-target-parameters", .alias = "target-parameters", .placeholder = "NAME", .type = OX_OPT_PATTERNS,
+     TEXT(parts.lora_target_parameters), .group = group_training, .default_text = "", .commands = RUN,
+     .bears = OX_BEARS_BITS, .help = "parameters of a mixture with adapters, such as "
+                                     "experts.gate_up_proj,experts.down_proj or mlp.gate.weight"},
     {.name = "lora-modules-to-save", .alias = "modules-to-save", .placeholder = "NAME", .type = OX_OPT_PATTERNS,
      TEXT(parts.lora_modules_to_save), .group = group_training, .default_text = "", .commands = RUN,
      .bears = OX_BEARS_BITS,

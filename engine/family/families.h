@@ -99,6 +99,11 @@ struct ox_family {
     const struct ox_family_row *const *rows; /* groups, each of which ends with a row without a name; ends with NULL */
     const char *const *ignored; /* names without prefix that are in files and carry no weight; ends with NULL */
     const char *lora_targets;   /* the modules that PEFT adapts if none are named; NULL: none */
+    /* What transformers 5, and so PEFT, calls a part of the names in files: that, and its own; NULL: nothing. And the
+     * old names of modules that are parameters of all experts there: router, gate, up, down; NULL: PEFT takes names as
+     * they are. */
+    const char *module_names[2];
+    const char *const *expert_names;
     bool layers_beyond; /* files may have layers behind the last, which predict more tokens and are left out */
     bool tied_by_default;       /* meaning of a missing tie_word_embeddings */
     /* what it computes without a key that says so */

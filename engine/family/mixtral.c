@@ -35,11 +35,14 @@ static bool mixtral_write(const struct ox_family *family, const struct ox_model_
            ox_write_mixture(&mixtral_mixture, config, out);
 }
 
+static const char *const mixtral_names[] = {"gate", "w1", "w3", "w2"};
 static const char *const mixtral_keys[] = {"sliding_window", NULL};
 
 const struct ox_family ox_family_mixtral = {
     .model_type = "mixtral",
     .lora_targets = "q_proj,v_proj",
+    .module_names = {"block_sparse_moe.", "mlp."},
+    .expert_names = mixtral_names,
     .architecture = "MixtralForCausalLM",
     .base_model = "MixtralModel",
     .prefix = "model.",

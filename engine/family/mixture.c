@@ -15,6 +15,8 @@ const char *const ox_mixture_key_names[] = {
     "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step",
     "mlp_only_layers", "router_aux_loss_coef", "output_router_logits", NULL};
 
+const char *const ox_expert_names[] = {"gate", "gate_proj", "up_proj", "down_proj"};
+
 /* ---- keys ---- */
 
 /* transformers has written either name for the same families; a file with both must mean one number. */

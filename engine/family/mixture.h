@@ -33,6 +33,9 @@ bool ox_write_mixture(const struct ox_mixture_keys *keys, const struct ox_model_
 OX_MUST enum ox_status ox_read_dense_layers(const char *where, const json_t *json, struct ox_model_config *out);
 bool ox_write_dense_layers(const struct ox_model_config *config, json_t *out);
 
+/* The names of a router and of the modules of an expert that most families have (struct ox_family.expert_names). */
+extern const char *const ox_expert_names[];
+
 /* A router and its experts: mlp.gate, mlp.experts. In files these are tensors of each expert, or of all. */
 extern const struct ox_family_row ox_rows_mixture[];
 /* The same, whose files with tensors of each expert name them as mixtral's: block_sparse_moe.experts.0.w1. */

@@ -61,6 +61,10 @@ enum ox_role {
     OX_ROLE_QKV_A, OX_ROLE_QKV_B, OX_ROLE_Q_B_A, OX_ROLE_Q_B_B, OX_ROLE_KV_B_A, OX_ROLE_KV_B_B,
     OX_ROLE_OUT_A, OX_ROLE_OUT_B,
     OX_ROLE_GATE_UP_A, OX_ROLE_GATE_UP_B, OX_ROLE_DOWN_A, OX_ROLE_DOWN_B,
+    OX_ROLE_SHARED_GATE_UP_A, OX_ROLE_SHARED_GATE_UP_B, OX_ROLE_SHARED_DOWN_A, OX_ROLE_SHARED_DOWN_B,
+    OX_ROLE_ROUTER_A, OX_ROLE_ROUTER_B, OX_ROLE_SHARED_GATE_A, OX_ROLE_SHARED_GATE_B,
+    /* of all experts as one: A (experts * r, in), and B (out, r * experts) whose columns have the expert last */
+    OX_ROLE_EXPERT_GATE_UP_A, OX_ROLE_EXPERT_GATE_UP_B, OX_ROLE_EXPERT_DOWN_A, OX_ROLE_EXPERT_DOWN_B,
     OX_ROLE_COUNT
 };
 
@@ -134,11 +138,14 @@ struct ox_lora {
     double alpha;
     bool rslora;   /* scale is alpha / sqrt(r), not alpha / r */
     double dropout; /* share of an adapter's input that is zero in training */
-    char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's */
+    char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's, or
+                                            with parameters none */
+    char parameters[OX_LORA_TARGETS_BYTES]; /* of a mixture: names of parameters of all experts, or of a router */
+    bool doubled; /* the experts' gate and up, which are one parameter, have twice r and twice alpha */
     enum ox_lora_bias bias;
     char modules_to_save[OX_LORA_TARGETS_BYTES]; /* names of modules that are trained whole, with commas between */
 };
-float ox_lora_scale(const struct ox_lora *lora);
+float ox_lora_scale(const struct ox_lora *lora, enum ox_role adapter);
 
 struct ox_model_config {
     char family[32]; /* model_type: "llama", "gpt2" ... */

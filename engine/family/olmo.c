@@ -102,6 +102,7 @@ const struct ox_family ox_family_olmoe = {
     .architecture = "OlmoeForCausalLM",
     .base_model = "OlmoeModel",
     .prefix = "model.",
+    .expert_names = ox_expert_names,
     .rows = olmoe_rows,
     .ignored = ox_decoder_ignored,
     .act = OX_ACTIVATION_SWIGLU,

@@ -155,6 +155,7 @@ const struct ox_family ox_family_qwen3_moe = {
     .architecture = "Qwen3MoeForCausalLM",
     .base_model = "Qwen3MoeModel",
     .prefix = "model.",
+    .expert_names = ox_expert_names,
     .rows = qwen3_moe_rows,
     .ignored = ox_decoder_ignored,
     .act = OX_ACTIVATION_SWIGLU,

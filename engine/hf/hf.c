@@ -620,7 +620,7 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
     }
     const enum ox_status status = ox_hf_read_base(folder, tensor_idx, first, count, out);
     return status == OX_OK && folder->adapter != NULL && folder->adapter->merged != NULL
-               ? ox_hf_adapter_add(folder->adapter, tensor_idx, first, count, out)
+               ? ox_hf_adapter_add(folder->adapter, tensor_idx, ox_hf_dtype(folder, tensor_idx), first, count, out)
                : status;
 }
 

@@ -92,7 +92,7 @@ enum { OX_HF_NAME_BYTES = 2 * OX_TENSOR_NAME_BYTES };
 void ox_hf_file_name(const struct ox_model *model, const struct ox_tensor *tensor, char out[OX_HF_NAME_BYTES]);
 int64_t ox_hf_find_saved(const struct ox_model *model, const char *name);
 /* Refuses targets (struct ox_lora) that the model does not have, or whose adapters do not exist. */
-OX_MUST enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets);
+OX_MUST enum ox_status ox_hf_check_targets(const struct ox_model *model, const struct ox_lora *lora);
 /* Whether a folder has an adapter and no model of its own. */
 bool ox_hf_is_adapter(const char *folder);
 /* The base that an adapter's folder names, as a path; OX_E_CONFIG where that is no folder here. */

@@ -8,8 +8,7 @@
 #include "base/hash/hash.h"
 #include "base/hash/listed.h"
 #include "base/json.h"
-#include "base/log.h"
-#include "engine/config/config.h"
+#include "base/planes.h"
 #include "engine/hf/hf_pattern.h"
 
 #include <inttypes.h>
@@ -18,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAMES_BYTES = 512, JSON_BYTES_MAX = 16 << 20, HASH_ELEMS = 256, HASH_PLACES = 3 };
+enum { JSON_BYTES_MAX = 16 << 20, HASH_ELEMS = 256, HASH_PLACES = 3 };
 
 void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
     if (*adapter != NULL) {
@@ -32,126 +31,6 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
     }
 }
 
-/* ---- targets ---- */
-
-/* The last part of a module's name: "q_proj". */
-static const char *last_part(const char *module) {
-    const char *const dot = strrchr(module, '.');
-    return dot == NULL ? module : dot + 1;
-}
-
-/* The last two parts of a module's name: "self_attn.q_proj". */
-static const char *last_parts(const char *module) {
-    const char *part = last_part(module);
-    while (part - 1 > module && *(part - 2) != '.') { /* the part before the last */
-        part--;
-    }
-    return part > module + 1 ? part - 1 : module;
-}
-
-/* Whether a text of names with commas between has the name. */
-static bool lists(const char *names, const char *name) {
-    size_t length;
-    const char *entry;
-    for (const char *at = names; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
-        if (length == strlen(name) && strncmp(entry, name, length) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Lists the last parts of the modules that can be adapted, and finds the nearest to a name. */
-static void list_modules(const struct ox_model *model, const char *wanted, char text[NAMES_BYTES],
-                         char nearest[OX_TENSOR_NAME_BYTES]) {
-    unsigned best = UINT32_MAX;
-    size_t end = 0;
-    text[0] = nearest[0] = '\0';
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        char module[OX_TENSOR_NAME_BYTES];
-        if (!ox_lora_is_target("all-linear", &model->tensors[i]) || !ox_tensor_module(&model->tensors[i], module) ||
-            lists(text, last_part(module))) {
-            continue;
-        }
-        const unsigned distance = ox_name_distance(wanted, last_part(module));
-        if (end < NAMES_BYTES) {
-            end += (size_t)snprintf(text + end, NAMES_BYTES - end, "%s%s", end == 0 ? "" : ", ", last_part(module));
-        }
-        if (distance < best) {
-            best = distance;
-            snprintf(nearest, OX_TENSOR_NAME_BYTES, "%s", last_part(module));
-        }
-    }
-}
-
-/* Whether a target names the weights of a tensor, of which experts may have all in one. */
-static bool names_tensor(const char *targets, const struct ox_tensor *tensor) {
-    static const char end[] = ".weight";
-    char module[OX_TENSOR_NAME_BYTES];
-    const size_t length = strlen(tensor->name), tail = sizeof end - 1;
-    const bool ends = length > tail && strcmp(tensor->name + length - tail, end) == 0;
-    snprintf(module, sizeof module, "%.*s", (int)(length - (ends ? tail : 0)), tensor->name);
-    return tensor->rank >= 2 && (lists(targets, module) || lists(targets, last_part(module)) ||
-                                 lists(targets, last_parts(module)));
-}
-
-/* Says what targets cover, where they name matrices that can have no adapters: of a mixture's experts. */
-static void say_uncovered(const struct ox_model *model, const char *targets) {
-    uint64_t covered = 0, left = 0;
-    const struct ox_tensor *first = NULL;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        const bool is_target = ox_lora_is_target(targets, tensor);
-        const bool is_left = !is_target && names_tensor(targets, tensor);
-        covered += is_target;
-        left += is_left;
-        first = is_left && first == NULL ? tensor : first;
-    }
-    if (left > 0) {
-        ox_log(OX_LOG_WARN, "--lora-target-modules %s: adapts %" PRIu64 " module%s, and leaves %" PRIu64
-               " tensors of the name as they are, such as %s: adapters of experts, routers, embeddings and heads do "
-               "not exist", targets, covered, ox_plural(covered), left, first->name);
-    }
-}
-
-/* Says why a name adapts nothing. */
-static enum ox_status refuse_target(const struct ox_model *model, const char *wanted) {
-    char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES];
-    list_modules(model, wanted, listed, nearest);
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        if (names_tensor(wanted, &model->tensors[i])) {
-            return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: adapters of embeddings, heads, routers and experts "
-                           "do not exist; of this model take some of %s", wanted, listed);
-        }
-    }
-    return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such module; did you mean %s? It has %s%s",
-                   wanted, nearest, listed,
-                   model->config.mixture.router.experts > 0 ? "" : "; all-linear takes all");
-}
-
-enum ox_status ox_hf_check_targets(const struct ox_model *model, const char *targets) {
-    size_t length;
-    const char *entry;
-    if (strcmp(targets, "all-linear") == 0 && model->config.mixture.router.experts > 0) {
-        char listed[NAMES_BYTES], nearest[OX_TENSOR_NAME_BYTES];
-        list_modules(model, "", listed, nearest);
-        return ox_fail(OX_E_CONFIG, "--lora-target-modules all-linear: adapters of routers and experts do not exist; "
-                       "name some of these: %s", listed);
-    }
-    for (const char *at = targets; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
-        char one[OX_LORA_TARGETS_BYTES];
-        bool found = false;
-        snprintf(one, sizeof one, "%.*s", (int)length, entry);
-        for (uint32_t i = 0; i < model->tensor_count && !found; i++) {
-            found = ox_lora_is_target(one, &model->tensors[i]);
-        }
-        if (!found) {
-            return refuse_target(model, one);
-        }
-    }
-    return OX_OK;
-}
-
 /* ---- values ---- */
 
 enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
@@ -163,11 +42,16 @@ enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const str
     return OX_OK;
 }
 
-/* The A or B of a matrix of the base; NULL: it has no adapter. */
-static const struct ox_tensor *find_part(const struct ox_model *model, uint32_t base_idx, bool is_b) {
+/* The A or B of a matrix of the base, of an expert's that of all; NULL: it has no adapter. */
+static const struct ox_tensor *find_part(const struct ox_model *model, uint32_t tensor_idx, bool is_b) {
+    const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
     uint32_t seen = 0;
     for (uint32_t i = model->adapter_first; i < model->tensor_count; i++) {
-        if (model->tensors[i].base_idx == base_idx && seen++ == (is_b ? 1 : 0)) {
+        const uint32_t base_idx = model->tensors[i].base_idx;
+        const struct ox_tensor *const base = &model->tensors[base_idx];
+        const bool of_all = ox_role_is_of_expert(tensor->role) && base->role == tensor->role &&
+                            base->unit_idx == tensor->unit_idx;
+        if ((base_idx == tensor_idx || of_all) && seen++ == (is_b ? 1 : 0)) {
             return &model->tensors[i];
         }
     }
@@ -191,29 +75,60 @@ static enum ox_status cache(struct ox_hf_adapter *adapter, uint32_t base_idx, co
     return OX_OK;
 }
 
-/* PEFT multiplies B A in float32, scales it, and adds it to W; what W is stored in rounds the sum once. */
-enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, uint64_t first, uint64_t count,
-                                 float *inout) {
+/* Where a matrix lies: its sizes, of how many experts it is, and the element of all that a tensor begins with. */
+struct matrix {
+    uint64_t r, in, out, experts, begin;
+    bool out_in;
+};
+
+static struct matrix matrix_of(const struct ox_model *model, const struct ox_tensor *tensor, const struct ox_tensor *a,
+                               const struct ox_tensor *b) {
+    const bool of_all = ox_role_is_of_expert(tensor->role);
+    struct matrix m = {.in = a->shape[1], .out = b->shape[0], .experts = 1, .r = a->shape[0],
+                       .out_in = tensor->role >= OX_ROLE_ROUTER || model->config.layout == OX_WEIGHT_OUT_IN};
+    if (of_all) {
+        m.experts = model->config.mixture.router.experts;
+        m.r /= m.experts;
+        m.out_in = model->config.mixture.layout == OX_WEIGHT_OUT_IN;
+        m.begin = tensor->offset - model->units[tensor->unit_idx].role_offset[tensor->role];
+    }
+    return m;
+}
+
+static float rounded(float value, enum ox_dtype to) {
+    return to == OX_DTYPE_BF16   ? ox_bf16_to_f32(ox_bf16_from_f32(value))
+           : to == OX_DTYPE_F16 ? ox_f16_to_f32(ox_f16_from_f32(value))
+                                : value;
+}
+
+/* PEFT multiplies B A in float32, scales it, and adds it to W; what W is stored in rounds the sum once. Of a parameter
+ * it rounds both the product and the sum. */
+enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, enum ox_dtype stored,
+                                 uint64_t first, uint64_t count, float *inout) {
     const struct ox_model *const model = adapter->merged;
     const struct ox_tensor *const a = find_part(model, tensor_idx, false);
     const struct ox_tensor *const b = find_part(model, tensor_idx, true);
     if (a == NULL || count == 0) {
         return OX_OK;
     }
-    if (adapter->cached != tensor_idx) {
-        OX_TRY(cache(adapter, tensor_idx, a, b));
+    const uint32_t base_idx = a->base_idx;
+    if (adapter->cached != base_idx) {
+        OX_TRY(cache(adapter, base_idx, a, b));
     }
-    const uint64_t r = a->shape[0], in = a->shape[1], width = model->tensors[tensor_idx].shape[1];
-    const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN;
-    const float scale = ox_lora_scale(&model->config.lora);
+    const struct matrix m = matrix_of(model, &model->tensors[tensor_idx], a, b);
+    const float scale = ox_lora_scale(&model->config.lora, a->role);
+    char name[OX_TENSOR_NAME_BYTES];
+    const bool is_parameter = ox_lora_parameter(&model->config, &model->tensors[tensor_idx], name);
     for (uint64_t i = 0; i < count; i++) {
-        const uint64_t row = (first + i) / width, col = (first + i) % width;
-        const uint64_t o = out_in ? row : col, k = out_in ? col : row;
+        const uint64_t at = m.begin + first + i, expert = at / (m.in * m.out), of = at % (m.in * m.out);
+        const uint64_t o = m.out_in ? of / m.in : of % m.out, k = m.out_in ? of % m.in : of / m.out;
+        const float *const b_row = adapter->b + o * m.r * m.experts + expert;
+        const float *const a_col = adapter->a + expert * m.r * m.in + k;
         double sum = 0.0;
-        for (uint64_t j = 0; j < r; j++) {
-            sum += (double)adapter->b[o * r + j] * (double)adapter->a[j * in + k];
+        for (uint64_t j = 0; j < m.r; j++) {
+            sum += (double)b_row[j * m.experts] * (double)a_col[j * m.in];
         }
-        inout[i] += (float)sum * scale;
+        inout[i] += rounded((float)sum * scale, is_parameter ? stored : OX_DTYPE_F32);
     }
     return OX_OK;
 }
@@ -259,7 +174,7 @@ static const char *const known_keys[] = {
     "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_version",
     "task_type", "inference_mode", "revision", "fan_in_fan_out", "auto_mapping", "megatron_core", "qalora_group_size",
     "layers_pattern", "exclude_modules", "lora_dropout", "ensure_weight_tying", "runtime_config", "modules_to_save",
-    "bias"};
+    "bias", "target_parameters", "rank_pattern", "alpha_pattern"};
 
 static bool is_known(const char *key) {
     for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++) {
@@ -293,9 +208,29 @@ static enum ox_status check_keys(const char *where, const json_t *json) {
     return OX_OK;
 }
 
+/* Whether the A of a module in a file is of a parameter of the list: of experts, or of the module's "weight". */
+static bool is_of_parameter(const struct ox_lora *lora, const char *module) {
+    static const char *const wrapped[] = {".experts", ".base_layer"};
+    bool is = false;
+    size_t length;
+    for (size_t i = 0; i < 2; i++) {
+        const size_t tail = strlen(wrapped[i]), whole = strlen(module);
+        is |= whole > tail && strcmp(module + whole - tail, wrapped[i]) == 0;
+    }
+    for (const char *at = lora->parameters, *entry; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
+        char name[OX_LORA_TARGETS_BYTES], weight[300];
+        snprintf(name, sizeof name, ".%.*s", (int)length, entry);
+        snprintf(weight, sizeof weight, ".%s.weight", module);
+        const size_t tail = strlen(name), whole = strlen(weight);
+        is |= whole >= tail && strcmp(weight + whole - tail, name) == 0;
+    }
+    return is;
+}
+
 /* The modules whose A the file has, as names that end like them: "self_attn.q_proj". */
-static void collect_targets(const struct ox_st_file *file, char targets[OX_LORA_TARGETS_BYTES]) {
+static void collect_targets(const struct ox_st_file *file, struct ox_lora *lora) {
     static const char end[] = ".lora_A.weight";
+    char *const targets = lora->targets;
     size_t used = 0;
     targets[0] = '\0';
     for (uint32_t i = 0; i < ox_st_count(file); i++) {
@@ -306,11 +241,38 @@ static void collect_targets(const struct ox_st_file *file, char targets[OX_LORA_
             continue;
         }
         name[length - tail] = '\0';
-        const char *const part = last_parts(name);
-        if (!lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
+        const char *const part = ox_hf_last_parts(name);
+        if (!is_of_parameter(lora, name) && !ox_hf_lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
             used += (size_t)snprintf(targets + used, OX_LORA_TARGETS_BYTES - used, "%s%s", used == 0 ? "" : ",", part);
         }
     }
+}
+
+/* What PEFT writes for the experts' gate and up as one parameter. */
+static const char doubled_pattern[] = ".*\\.gate_up_proj";
+
+/* Reads rank_pattern and alpha_pattern, of which that is all that exists here. */
+static enum ox_status read_patterns(const char *where, const json_t *json, struct ox_lora *out) {
+    const char *const names[] = {"rank_pattern", "alpha_pattern"};
+    const double values[] = {2.0 * out->r, 2.0 * out->alpha};
+    bool has[2];
+    for (int i = 0; i < 2; i++) {
+        const json_t *const patterns = json_object_get(json, names[i]);
+        const json_t *const one = json_object_get(patterns, doubled_pattern);
+        has[i] = one != NULL;
+        if (!is_nothing(patterns) && (json_object_size(patterns) != 1 || json_number_value(one) != values[i])) {
+            char text[OX_JSON_EXCERPT_BYTES];
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s, which does not exist here; merge the adapter with PEFT "
+                           "(merge_and_unload), or train one without it", where, names[i],
+                           ox_json_excerpt(patterns, text));
+        }
+    }
+    if (has[0] != has[1]) {
+        return ox_fail(OX_E_CONFIG, "%s: has \"%s\" without \"%s\"; the rank and alpha of the experts' gate and up "
+                       "are doubled together", where, names[has[0] ? 0 : 1], names[has[0] ? 1 : 0]);
+    }
+    out->doubled = has[0];
+    return OX_OK;
 }
 
 enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file *file, struct ox_lora *out) {
@@ -325,6 +287,7 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
     OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &out->dropout));
     OX_THEN(status, ox_hf_read_saved(where, json, out));
+    OX_THEN(status, ox_hf_read_names(where, json, "target_parameters", out->parameters));
     if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
         status = ox_fail(OX_E_CONFIG, "%s: \"r\" is %" PRIu64 "; ranks are 1 to %d", where, r, OX_LORA_R_MAX);
     }
@@ -334,7 +297,8 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     }
     if (status == OX_OK) {
         out->r = (uint32_t)r;
-        collect_targets(file, out->targets);
+        collect_targets(file, out);
+        status = read_patterns(where, json, out);
     }
     if (status == OX_OK && !(out->dropout >= 0.0 && out->dropout <= 0.99)) {
         status = ox_fail(OX_E_CONFIG, "%s: \"lora_dropout\" is %g; give 0 to 0.99", where, out->dropout);
@@ -424,12 +388,13 @@ enum ox_status ox_hf_adapter_check_base(const char *folder, const struct ox_hf_f
 static json_t *target_names(const struct ox_model *model) {
     json_t *const names = json_array();
     for (uint32_t i = model->adapter_first; i < model->tensor_count && names != NULL; i++) {
+        const struct ox_tensor *const base = &model->tensors[model->tensors[i].base_idx];
         char module[OX_TENSOR_NAME_BYTES];
         size_t k = 0;
-        if (!ox_tensor_module(&model->tensors[model->tensors[i].base_idx], module)) {
+        if (ox_lora_parameter(&model->config, base, module) || !ox_lora_module(&model->config, base, module)) {
             continue;
         }
-        const char *const part = last_parts(module);
+        const char *const part = ox_hf_last_parts(module);
         while (k < json_array_size(names) && strcmp(json_string_value(json_array_get(names, k)), part) != 0) {
             k++;
         }
@@ -440,6 +405,15 @@ static json_t *target_names(const struct ox_model *model) {
     return names;
 }
 
+static json_t *number(double value) {
+    return value == (double)(int64_t)value ? json_integer((json_int_t)value) : json_real(value);
+}
+
+/* The value that the experts' gate and up have in place of the others'. */
+static json_t *pattern(const struct ox_lora *lora, double value) {
+    return lora->doubled ? json_pack("{s:o}", doubled_pattern, number(value)) : json_object();
+}
+
 enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model *model, const char *base,
                                       uint64_t base_hash) {
     const struct ox_lora *const lora = &model->config.lora;
@@ -448,13 +422,14 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
     snprintf(path, sizeof path, "%s", real != NULL ? real : base);
     free(real);
     json_t *const config = json_pack(
-        "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:o, s:{}, s:{}}", "peft_type", "LORA",
+        "{s:s, s:s, s:s, s:I, s:o, s:f, s:o, s:s, s:b, s:b, s:b, s:b, s:b, s:o, s:o, s:o, s:o}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r", (json_int_t)lora->r, "lora_alpha",
-        lora->alpha == (double)(int64_t)lora->alpha ? json_integer((json_int_t)lora->alpha) : json_real(lora->alpha),
+        number(lora->alpha),
         "lora_dropout", lora->dropout, "target_modules", target_names(model), "bias",
         ox_hf_bias_name(lora->bias), "use_rslora", lora->rslora, "use_dora", false, "fan_in_fan_out",
         model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true, "init_lora_weights", true, "modules_to_save",
-        ox_hf_saved_names(lora), "rank_pattern", "alpha_pattern");
+        ox_hf_names(lora->modules_to_save), "target_parameters", ox_hf_names(lora->parameters), "rank_pattern",
+        pattern(lora, 2.0 * lora->r), "alpha_pattern", pattern(lora, 2.0 * lora->alpha));
     json_t *const origin = json_pack("{s:s, s:o}", "path", path, "hash", ox_json_hex(&base_hash, 1));
     enum ox_status status = config != NULL && origin != NULL
                                 ? ox_hf_write_json(folder, "adapter_config.json", config)
@@ -468,10 +443,13 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
 /* ---- a folder with adapters ---- */
 
 /* Makes the model anew with the adapters, whose tensors come after all others. */
-static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *lora) {
+static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *asked) {
     struct ox_model *model = NULL;
+    struct ox_lora settled = *asked;
+    const struct ox_lora *const lora = &settled;
     OX_ASSERT(folder->adapter == NULL && folder->means == NULL && folder->model->config.lora.r == 0);
-    enum ox_status status = ox_hf_check_targets(folder->model, lora->targets);
+    enum ox_status status = ox_lora_settle(&folder->model->config, &settled);
+    OX_THEN(status, ox_hf_check_targets(folder->model, lora));
     OX_THEN(status, ox_hf_check_saved(folder->model, lora->modules_to_save));
     OX_THEN(status, ox_lora_unties(folder->model, lora->modules_to_save) ? ox_hf_untie(folder) : OX_OK);
     if (status != OX_OK) {
@@ -511,7 +489,7 @@ enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lo
     }
     OX_TRY(adapt(folder, lora));
     folder->adapter->seed = seed;
-    say_uncovered(folder->model, lora->targets);
+    ox_hf_say_uncovered(folder->model);
     return OX_OK;
 }
 

@@ -64,18 +64,28 @@ OX_MUST enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32
 OX_MUST enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modules);
 /* Gives a model that was tied a head of its own, which begins as the table. Pointers to the model are void. */
 OX_MUST enum ox_status ox_hf_untie(struct ox_hf_folder *folder);
-/* The names of modules_to_save in adapter_config.json; NULL: no memory. */
-json_t *ox_hf_saved_names(const struct ox_lora *lora);
-/* Reads them, and "bias". */
+/* A list of names in adapter_config.json, null if it is empty; NULL: no memory. */
+json_t *ox_hf_names(const char *list);
+/* Reads such a list into a text of OX_LORA_TARGETS_BYTES; a missing one is empty. */
+OX_MUST enum ox_status ox_hf_read_names(const char *where, const json_t *json, const char *key, char *out);
+/* Reads modules_to_save and "bias". */
 OX_MUST enum ox_status ox_hf_read_saved(const char *where, const json_t *json, struct ox_lora *out);
 const char *ox_hf_bias_name(enum ox_lora_bias bias);
+
+/* The last two parts of a module's name: "self_attn.q_proj". */
+const char *ox_hf_last_parts(const char *module);
+/* Whether a text of names with commas between has the name. */
+bool ox_hf_lists(const char *names, const char *name);
+/* Says what a model's targets cover, where they name tensors that have no adapters. */
+void ox_hf_say_uncovered(const struct ox_model *model);
 
 /* Reads values of an adapter's tensor of `model`, as ox_hf_read does. */
 OX_MUST enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
                                           uint32_t tensor_idx, uint64_t first, uint64_t count, float *out);
-/* Adds scale * B A to values of a matrix of the base, where it has an adapter. */
-OX_MUST enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, uint64_t first,
-                                         uint64_t count, float *inout);
+/* Adds scale * B A to values of a matrix of the base, where it has an adapter. `stored`: what files have the base in,
+ * to which PEFT rounds what it adds to a parameter. */
+OX_MUST enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, enum ox_dtype stored,
+                                         uint64_t first, uint64_t count, float *inout);
 
 /* Reads adapter_config.json; OX_E_CONFIG names a key that asks for what does not exist here. Targets are those of the
  * tensors in the file. */

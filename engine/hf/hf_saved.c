@@ -21,34 +21,53 @@ static bool is_wrapped(const struct ox_model *model, const struct ox_tensor *ten
     if (tensor->base_idx != OX_NO_TENSOR || length <= tail || strcmp(tensor->name + length - tail, end) != 0) {
         return false;
     }
-    snprintf(a, sizeof a, "%.*s.lora_A.weight", (int)(length - tail), tensor->name);
+    char name[OX_HF_NAME_BYTES];
+    ox_lora_name(&model->config, tensor->name, name, sizeof name);
+    snprintf(a, sizeof a, "%.*s.lora_A.weight", (int)(strlen(name) - tail), name);
     return ox_model_find_tensor(model, a) >= 0;
 }
 
 void ox_hf_file_name(const struct ox_model *model, const struct ox_tensor *tensor, char out[OX_HF_NAME_BYTES]) {
     const bool adapted = model->config.lora.r > 0, wrapped = adapted && is_wrapped(model, tensor);
-    const int front = (int)(wrapped ? strlen(tensor->name) - strlen(".bias") : strlen(tensor->name));
-    const int bytes = snprintf(out, OX_HF_NAME_BYTES, "%s%.*s%s%s", adapted ? prefix : "", front, tensor->name,
-                               wrapped ? base_layer : "", tensor->name + front);
+    char name[OX_HF_NAME_BYTES];
+    snprintf(name, sizeof name, "%s", tensor->name);
+    if (adapted) {
+        ox_lora_name(&model->config, tensor->name, name, sizeof name);
+    }
+    const int front = (int)(wrapped ? strlen(name) - strlen(".bias") : strlen(name));
+    const int bytes = snprintf(out, OX_HF_NAME_BYTES, "%s%.*s%s%s", adapted ? prefix : "", front, name,
+                               wrapped ? base_layer : "", name + front);
     OX_ASSERT(bytes > 0 && bytes < OX_HF_NAME_BYTES);
 }
 
-int64_t ox_hf_find_saved(const struct ox_model *model, const char *name) {
-    const size_t before = strncmp(name, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
-    const char *const wrapped = strstr(name, base_layer);
-    char plain[OX_HF_NAME_BYTES], expected[OX_HF_NAME_BYTES];
-    const int front = (int)(wrapped != NULL ? (size_t)(wrapped - name) : strlen(name)) - (int)before;
-    if (front < 0 || strlen(name) >= sizeof plain) {
-        return -1;
-    }
-    snprintf(plain, sizeof plain, "%.*s%s", front, name + before,
-             wrapped != NULL ? wrapped + sizeof base_layer - 1 : "");
+/* The saved tensor of the model's that has `name` in PEFT's files, if it is called `plain` here. */
+static int64_t find_as(const struct ox_model *model, const char *plain, const char *name) {
+    char expected[OX_HF_NAME_BYTES];
     const int64_t idx = ox_model_find_tensor(model, plain);
     if (idx < 0 || model->tensors[idx].saved_idx == OX_NO_TENSOR) {
         return -1;
     }
     ox_hf_file_name(model, &model->tensors[idx], expected);
     return strcmp(expected, name) == 0 ? idx : -1;
+}
+
+int64_t ox_hf_find_saved(const struct ox_model *model, const char *name) {
+    const size_t before = strncmp(name, prefix, sizeof prefix - 1) == 0 ? sizeof prefix - 1 : 0;
+    const char *const wrapped = strstr(name, base_layer);
+    char plain[OX_HF_NAME_BYTES], in_files[2 * OX_HF_NAME_BYTES];
+    const int front = (int)(wrapped != NULL ? (size_t)(wrapped - name) : strlen(name)) - (int)before;
+    if (front < 0 || strlen(name) >= sizeof plain) {
+        return -1;
+    }
+    const int64_t as_it_is = find_as(model, name + before, name); /* experts' are wrapped twice, and named so here */
+    if (as_it_is >= 0) {
+        return as_it_is;
+    }
+    snprintf(plain, sizeof plain, "%.*s%s", front, name + before,
+             wrapped != NULL ? wrapped + sizeof base_layer - 1 : "");
+    const int64_t unwrapped = find_as(model, plain, name);
+    ox_lora_name_in_files(&model->config, plain, in_files, sizeof in_files);
+    return unwrapped >= 0 ? unwrapped : find_as(model, in_files, name);
 }
 
 /* ---- modules ---- */
@@ -62,7 +81,7 @@ enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modul
         bool found = ox_lora_unties(model, one);
         for (uint32_t i = 0; i < model->adapter_first; i++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
-            const bool is = ox_lora_is_saved(one, tensor->name);
+            const bool is = ox_lora_is_saved(&model->config, one, tensor->name);
             if (is && (ox_role_is_of_expert(tensor->role) || !tensor->trained || tensor->fp32)) {
                 return ox_fail(OX_E_CONFIG, "--lora-modules-to-save %s: means \"%s\", which cannot be trained whole "
                                "beside adapters; name other modules, or train the model without --lora-r and with "
@@ -78,12 +97,11 @@ enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modul
     return OX_OK;
 }
 
-json_t *ox_hf_saved_names(const struct ox_lora *lora) {
+json_t *ox_hf_names(const char *list) {
     size_t length;
     const char *entry;
-    json_t *const names = lora->modules_to_save[0] != '\0' ? json_array() : json_null();
-    for (const char *at = lora->modules_to_save;
-         names != NULL && (entry = ox_lora_next_target(&at, &length)) != NULL;) {
+    json_t *const names = list[0] != '\0' ? json_array() : json_null();
+    for (const char *at = list; names != NULL && (entry = ox_lora_next_target(&at, &length)) != NULL;) {
         if (json_array_append_new(names, json_stringn(entry, length)) != 0) {
             json_decref(names);
             return NULL;
@@ -96,17 +114,21 @@ const char *ox_hf_bias_name(enum ox_lora_bias bias) {
     return bias_names[bias];
 }
 
-static enum ox_status read_modules(const char *where, const json_t *list, char out[OX_LORA_TARGETS_BYTES]) {
+enum ox_status ox_hf_read_names(const char *where, const json_t *json, const char *key, char *out) {
+    const json_t *const list = json_object_get(json, key);
+    char text[OX_JSON_EXCERPT_BYTES];
     size_t i, used = 0;
     json_t *value;
+    if (list != NULL && !json_is_null(list) && !json_is_array(list)) {
+        return ox_fail(OX_E_CONFIG, "%s: \"%s\" is %s; it must be a list of names", where, key,
+                       ox_json_excerpt(list, text));
+    }
     json_array_foreach(list, i, value) {
         const char *const name = json_string_value(value);
         if (name == NULL || name[0] == '\0' || strpbrk(name, ", ") != NULL ||
             used + strlen(name) + 2 > OX_LORA_TARGETS_BYTES) {
-            char text[OX_JSON_EXCERPT_BYTES];
-            return ox_fail(OX_E_CONFIG, "%s: \"modules_to_save\" has %s, which is no name of a module, or too long a "
-                           "list; save the adapter again with names such as lm_head", where,
-                           ox_json_excerpt(value, text));
+            return ox_fail(OX_E_CONFIG, "%s: \"%s\" has %s, which is no name of the model, or too long a list; save "
+                           "the adapter again with names such as lm_head", where, key, ox_json_excerpt(value, text));
         }
         used += (size_t)snprintf(out + used, OX_LORA_TARGETS_BYTES - used, "%s%s", used == 0 ? "" : ",", name);
     }
@@ -114,14 +136,10 @@ static enum ox_status read_modules(const char *where, const json_t *list, char o
 }
 
 enum ox_status ox_hf_read_saved(const char *where, const json_t *json, struct ox_lora *out) {
-    const json_t *const list = json_object_get(json, "modules_to_save"), *const bias = json_object_get(json, "bias");
+    const json_t *const bias = json_object_get(json, "bias");
     const char *const name = json_string_value(bias);
     char text[OX_JSON_EXCERPT_BYTES];
-    if (list != NULL && !json_is_null(list) && !json_is_array(list)) {
-        return ox_fail(OX_E_CONFIG, "%s: \"modules_to_save\" is %s; it must be a list of names", where,
-                       ox_json_excerpt(list, text));
-    }
-    OX_TRY(read_modules(where, list, out->modules_to_save));
+    OX_TRY(ox_hf_read_names(where, json, "modules_to_save", out->modules_to_save));
     for (unsigned i = 0; i < sizeof bias_names / sizeof *bias_names; i++) {
         if (name == NULL ? i == OX_LORA_BIAS_NONE && bias == NULL : strcmp(name, bias_names[i]) == 0) {
             out->bias = (enum ox_lora_bias)i;

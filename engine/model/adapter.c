@@ -2,6 +2,7 @@
 #include "engine/model/adapter.h"
 
 #include "base/assert.h"
+#include "engine/family/families.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -10,8 +11,15 @@
 
 enum { NAME_BYTES = OX_TENSOR_NAME_BYTES };
 
-float ox_lora_scale(const struct ox_lora *lora) {
-    return (float)(lora->alpha / (lora->rslora ? sqrt(lora->r) : (double)lora->r));
+/* The rank of a role's adapters. */
+static uint64_t rank_of(const struct ox_lora *lora, enum ox_role adapter) {
+    const bool gate_up = adapter == OX_ROLE_EXPERT_GATE_UP_A || adapter == OX_ROLE_EXPERT_GATE_UP_B;
+    return lora->doubled && gate_up ? 2 * (uint64_t)lora->r : lora->r;
+}
+
+float ox_lora_scale(const struct ox_lora *lora, enum ox_role adapter) {
+    const double times = (double)rank_of(lora, adapter) / lora->r, r = times * lora->r, alpha = times * lora->alpha;
+    return (float)(alpha / (lora->rslora ? sqrt(r) : r));
 }
 
 float ox_adapter_init_value(const struct ox_tensor *tensor, double uniform) {
@@ -19,89 +27,26 @@ float ox_adapter_init_value(const struct ox_tensor *tensor, double uniform) {
 }
 
 enum ox_role ox_adapter_role(enum ox_role matrix) {
-    switch (matrix) {
-    case OX_ROLE_QKV:
-        return OX_ROLE_QKV_A;
-    case OX_ROLE_Q_B:
-        return OX_ROLE_Q_B_A;
-    case OX_ROLE_KV_B:
-        return OX_ROLE_KV_B_A;
-    case OX_ROLE_OUT:
-        return OX_ROLE_OUT_A;
-    case OX_ROLE_GATE_UP:
-        return OX_ROLE_GATE_UP_A;
-    case OX_ROLE_DOWN:
-        return OX_ROLE_DOWN_A;
-    default:
-        return OX_ROLE_COUNT;
-    }
-}
-
-/* ---- names of modules ---- */
-
-bool ox_tensor_module(const struct ox_tensor *tensor, char out[NAME_BYTES]) {
-    static const char end[] = ".weight";
-    const size_t length = strlen(tensor->name), tail = sizeof end - 1;
-    if (tensor->rank != 2 || length <= tail || strcmp(tensor->name + length - tail, end) != 0) {
-        return false;
-    }
-    snprintf(out, NAME_BYTES, "%.*s", (int)(length - tail), tensor->name);
-    return true;
-}
-
-/* As PEFT compares: the name itself, or its last parts. */
-static bool names(const char *entry, size_t length, const char *module) {
-    const size_t whole = strlen(module);
-    return whole >= length && strncmp(module + whole - length, entry, length) == 0 &&
-           (whole == length || module[whole - length - 1] == '.');
-}
-
-static bool is_all(const char *targets) {
-    return strcmp(targets, "all-linear") == 0;
-}
-
-const char *ox_lora_next_target(const char **at, size_t *length) {
-    const char *entry = *at + strspn(*at, ", ");
-    *length = strcspn(entry, ",");
-    *at = entry + *length;
-    while (*length > 0 && entry[*length - 1] == ' ') {
-        (*length)--;
-    }
-    return *length > 0 ? entry : NULL;
-}
-
-bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor) {
-    char module[NAME_BYTES];
-    bool is = false;
-    size_t length;
-    if (ox_adapter_role(tensor->role) == OX_ROLE_COUNT || !ox_tensor_module(tensor, module)) {
-        return false;
-    }
-    for (const char *at = targets, *entry; !is && (entry = ox_lora_next_target(&at, &length)) != NULL;) {
-        is = names(entry, length, module);
-    }
-    return is || is_all(targets);
-}
-
-bool ox_lora_is_saved(const char *modules, const char *tensor_name) {
-    size_t length;
-    for (const char *at = modules, *entry; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
-        for (const char *end = strchr(tensor_name, '.'); end != NULL; end = strchr(end + 1, '.')) {
-            if ((size_t)(end - tensor_name) >= length && strncmp(end - length, entry, length) == 0) {
-                return true;
-            }
+    static const enum ox_role pairs[][2] = {
+        {OX_ROLE_QKV, OX_ROLE_QKV_A},
+        {OX_ROLE_Q_B, OX_ROLE_Q_B_A},
+        {OX_ROLE_KV_B, OX_ROLE_KV_B_A},
+        {OX_ROLE_OUT, OX_ROLE_OUT_A},
+        {OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_A},
+        {OX_ROLE_DOWN, OX_ROLE_DOWN_A},
+        {OX_ROLE_SHARED_GATE_UP, OX_ROLE_SHARED_GATE_UP_A},
+        {OX_ROLE_SHARED_DOWN, OX_ROLE_SHARED_DOWN_A},
+        {OX_ROLE_ROUTER, OX_ROLE_ROUTER_A},
+        {OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_A},
+        {OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_A},
+        {OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_A},
+    };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        if (pairs[i][0] == matrix) {
+            return pairs[i][1];
         }
     }
-    return false;
-}
-
-bool ox_lora_unties(const struct ox_model *model, const char *modules) {
-    const struct ox_unit *const embed = &model->units[model->embed_idx];
-    bool means = false;
-    for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, embed, at)) != NULL;) {
-        means |= at->role == OX_ROLE_EMBED && ox_lora_is_saved(modules, at->name);
-    }
-    return model->config.tied && (means || ox_lora_is_saved(modules, OX_HEAD_NAME));
+    return OX_ROLE_COUNT;
 }
 
 /* Whether a bias is that of a module with an adapter. */
@@ -110,8 +55,8 @@ static bool is_beside_adapter(const struct ox_model *model, const struct ox_tens
     for (uint32_t i = model->adapter_first; i < model->tensor_count && !is; i++) {
         const struct ox_tensor *const base = &model->tensors[model->tensors[i].base_idx];
         const size_t length = strlen(base->name) - strlen("weight");
-        is = base->unit_idx == bias->unit_idx && strncmp(base->name, bias->name, length) == 0 &&
-             strcmp(bias->name + length, "bias") == 0;
+        is = !ox_role_is_of_expert(base->role) && base->unit_idx == bias->unit_idx &&
+             strncmp(base->name, bias->name, length) == 0 && strcmp(bias->name + length, "bias") == 0;
     }
     return is;
 }
@@ -121,29 +66,71 @@ static bool is_trained_beside(const struct ox_model *model, const struct ox_tens
     const struct ox_lora *const lora = &model->config.lora;
     const size_t length = strlen(tensor->name);
     const bool is_bias = length > 5 && strcmp(tensor->name + length - 5, ".bias") == 0;
-    return tensor->trained && (ox_lora_is_saved(lora->modules_to_save, tensor->name) ||
+    return tensor->trained && (ox_lora_is_saved(&model->config, lora->modules_to_save, tensor->name) ||
                                (is_bias && lora->bias == OX_LORA_BIAS_ALL) ||
                                (is_bias && lora->bias == OX_LORA_BIAS_LORA_ONLY && is_beside_adapter(model, tensor)));
 }
 
 /* ---- units ---- */
 
-/* Adds A or B of a matrix. */
+/* Whether both parameters of a block's experts have adapters: PEFT wraps the module twice then. */
+static bool wraps_twice(const struct ox_model *model, const struct ox_unit *block) {
+    uint32_t count = 0;
+    for (int role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN; role += 2) {
+        const struct ox_tensor *tensor = NULL;
+        do {
+            tensor = ox_unit_next_tensor(model, block, tensor);
+        } while (tensor != NULL && tensor->role != (enum ox_role)role);
+        count += tensor != NULL && ox_lora_is_target(&model->config, &model->config.lora, tensor);
+    }
+    return count == 2;
+}
+
+/* The name of A or B in PEFT's files, without the front that all have. */
+static void name_of(const struct ox_model *model, const struct ox_tensor *base, bool is_b, char out[NAME_BYTES]) {
+    char name[NAME_BYTES], module[NAME_BYTES];
+    const bool is_parameter = ox_lora_parameter(&model->config, base, name);
+    if (is_parameter) {
+        const char *const end = strrchr(name, '.'); /* behind the module, which has a second one or "weight" alone */
+        const bool twice = strcmp(end, ".gate_up_proj") == 0 && wraps_twice(model, &model->units[base->unit_idx]);
+        snprintf(module, sizeof module, "%.*s%s", (int)(end - name), name, twice ? ".base_layer" : "");
+    } else {
+        ox_lora_module(&model->config, base, module);
+    }
+    const int bytes = snprintf(out, NAME_BYTES, "%s.lora_%c.weight", module, is_b ? 'B' : 'A');
+    OX_ASSERT(bytes > 0 && bytes < NAME_BYTES);
+}
+
+/* Inputs and outputs of a matrix, and of how many experts it is. */
+struct sizes {
+    uint64_t in, out, experts;
+};
+
+static struct sizes sizes_of(const struct ox_model *model, const struct ox_tensor *base) {
+    const struct ox_mixture *const mixture = &model->config.mixture;
+    const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN || base->role >= OX_ROLE_ROUTER;
+    const uint64_t hidden = model->config.hidden;
+    if (base->role == OX_ROLE_EXPERT_GATE_UP) {
+        return (struct sizes){hidden, 2 * (uint64_t)mixture->width, mixture->router.experts};
+    }
+    if (base->role == OX_ROLE_EXPERT_DOWN) {
+        return (struct sizes){mixture->width, hidden, mixture->router.experts};
+    }
+    return (struct sizes){base->shape[out_in ? 1 : 0], base->shape[out_in ? 0 : 1], 1};
+}
+
+/* Adds A or B of a matrix, or of all experts'. */
 static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, bool is_b) {
     const struct ox_tensor *const base = &model->tensors[base_idx];
-    const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN;
-    const uint64_t r = model->config.lora.r;
+    const struct sizes sizes = sizes_of(model, base);
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
-    char module[NAME_BYTES];
-    const bool is_matrix = ox_tensor_module(base, module);
-    OX_ASSERT(is_matrix);
-    const int bytes = snprintf(tensor->name, sizeof tensor->name, "%s.lora_%c.weight", module, is_b ? 'B' : 'A');
-    OX_ASSERT(bytes > 0 && (size_t)bytes < sizeof tensor->name);
     tensor->unit_idx = (uint32_t)(unit - model->units);
     tensor->role = (enum ox_role)(ox_adapter_role(base->role) + (is_b ? 1 : 0));
+    const uint64_t r = rank_of(&model->config.lora, tensor->role) * sizes.experts;
+    name_of(model, base, is_b, tensor->name);
     tensor->rank = 2;
-    tensor->shape[0] = is_b ? base->shape[out_in ? 0 : 1] : r;
-    tensor->shape[1] = is_b ? r : base->shape[out_in ? 1 : 0];
+    tensor->shape[0] = is_b ? sizes.out : r;
+    tensor->shape[1] = is_b ? r : sizes.in;
     tensor->shape[2] = 1;
     tensor->count = tensor->shape[0] * tensor->shape[1];
     tensor->decay = tensor->trained = true;
@@ -156,7 +143,7 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
 }
 
 /* Adds the unit beside a block's own, if the block has something to adapt. */
-static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t adapter_idx, const char *targets) {
+static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t adapter_idx, const struct ox_lora *lora) {
     struct ox_unit *const unit = &model->units[model->unit_count];
     *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
                              .stream = model->block_count + 2 + adapter_idx,
@@ -167,9 +154,10 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
             count++;
         }
         for (int is_b = 0; is_b < 2; is_b++) {
-            for (uint32_t i = first; i < first + count; i++) {
-                if (ox_lora_is_target(targets, &tensors[i]) &&
-                    !ox_lora_is_saved(model->config.lora.modules_to_save, tensors[i].name)) {
+            const bool as_one = ox_role_is_of_expert(tensors[first].role);
+            for (uint32_t i = first; i < first + (as_one ? 1 : count); i++) {
+                if (ox_lora_is_target(&model->config, lora, &tensors[i]) &&
+                    !ox_lora_is_saved(&model->config, lora->modules_to_save, tensors[i].name)) {
                     add_tensor(model, unit, block->tensor_first + i, is_b == 1);
                 }
             }
@@ -185,21 +173,39 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
     }
 }
 
+/* Whether experts have adapters that are units of their own: their adapters are of all. */
+static bool lack_experts(const struct ox_model *model, const struct ox_lora *lora) {
+    bool any = false;
+    for (uint32_t i = 0; i < model->adapter_first && model->config.mixture.per_unit > 0; i++) {
+        any |= ox_role_is_of_expert(model->tensors[i].role) &&
+               ox_lora_is_target(&model->config, lora, &model->tensors[i]);
+    }
+    return any;
+}
+
 enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) {
-    const char *const targets = model->config.lora.targets[0] != '\0' ? model->config.lora.targets : usual;
+    struct ox_lora *const lora = &model->config.lora;
+    const bool names_some = lora->targets[0] != '\0' || lora->parameters[0] != '\0';
     const uint32_t unit_count = model->unit_count;
-    if (targets == NULL) {
+    if (!names_some && usual == NULL) {
         return ox_fail(OX_E_CONFIG, "PEFT names no modules to adapt for the family %s: name some by "
                        "--lora-target-modules%s", model->config.family,
                        model->config.mixture.router.experts > 0 ? ", such as q_proj,v_proj" : ", or say all-linear");
     }
+    if (!names_some) {
+        snprintf(lora->targets, sizeof lora->targets, "%s", usual);
+    }
+    if (lack_experts(model, lora)) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "
+                       "block; give --experts-per-unit all", model->config.mixture.per_unit);
+    }
     for (uint32_t i = 0; i < model->block_count; i++) {
-        add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, targets);
+        add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, lora);
     }
     for (uint32_t i = 0; i < model->adapter_first; i++) {
         model->tensors[i].trained = is_trained_beside(model, &model->tensors[i]);
     }
     return model->unit_count > unit_count ? OX_OK
                                           : ox_fail(OX_E_CONFIG, "--lora-target-modules %s: the model has no such "
-                                                    "module that can be adapted", targets);
+                                                    "module that can be adapted", lora->targets);
 }

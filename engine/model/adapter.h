@@ -9,9 +9,6 @@
 extern "C" {
 #endif
 
-/* The role of the A of a block's matrix, behind which that of B comes; OX_ROLE_COUNT for what has no adapter. */
-enum ox_role ox_adapter_role(enum ox_role matrix);
-
 /* Adds the adapters of config.lora to a model whose other units are there, and makes them alone trained, with what that
  * names beside them. `usual`: the
  * modules of a configuration that names none; NULL: the family has no usual ones. OX_E_CONFIG for names that the model

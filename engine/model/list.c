@@ -2,7 +2,6 @@
 #include "engine/model/list.h"
 
 #include "base/assert.h"
-#include "engine/model/adapter.h"
 
 static uint32_t add_value(struct ox_list *list, uint64_t bytes) {
     const uint32_t id = list->value_count++;
@@ -85,28 +84,55 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
     return add_node(list, node);
 }
 
+/* What adapters read of `in`, through the dropout where there is any. */
+static uint32_t add_drop(struct ox_list *list, uint32_t in, uint32_t in_count, enum ox_role a) {
+    const double dropout = list->shape->model->config.lora.dropout;
+    return dropout == 0.0 ? in
+                          : add_node(list, (struct ox_node){.kind = OX_NODE_DROP, .role = a, .in = in,
+                                                            .in_count = in_count, .out_count = in_count,
+                                                            .scale = (float)dropout,
+                                                            .out = add_rows(list, in_count)});
+}
+
+/* The products with all A of a role, for rows of `node`'s input. */
+static uint32_t add_down(struct ox_list *list, struct ox_node node, enum ox_role a) {
+    const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
+    node.kind = OX_NODE_DOWN;
+    node.role = a;
+    node.out_count = 0;
+    for (const struct ox_tensor *tensor = NULL;
+         (tensor = ox_unit_next_tensor(list->shape->model, unit, tensor)) != NULL;) {
+        node.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
+    }
+    node.out = add_rows(list, node.out_count);
+    return add_node(list, node);
+}
+
+/* The elements of a row that a node has made. */
+static uint32_t width_of(const struct ox_list *list, uint32_t value) {
+    uint32_t i = list->node_count - 1;
+    while (list->nodes[i].out != value) {
+        i--;
+    }
+    return list->nodes[i].out_count;
+}
+
+/* What B adds to `residual`, whose rows have `out_count` elements, of the products with A. */
+static struct ox_node up_of(struct ox_list *list, enum ox_role b, uint32_t down, uint32_t residual,
+                            uint32_t out_count) {
+    return (struct ox_node){.kind = OX_NODE_UP, .role = b, .residual = residual, .in = down,
+                            .in_count = width_of(list, down), .out_count = out_count,
+                            .scale = ox_lora_scale(&list->shape->model->config.lora, b),
+                            .out = add_in_place(list, residual)};
+}
+
 /* The adapters of a matrix: all A at once, and each B to its own columns of what the matrix made. */
 static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear, enum ox_role a) {
-    const struct ox_model *const model = list->shape->model;
-    const struct ox_unit *const unit = list->units[ox_list_owner(list, a)];
-    const double dropout = model->config.lora.dropout;
-    uint32_t in = linear->in;
-    if (dropout != 0.0 && linear->stride == 0) {
-        in = add_node(list, (struct ox_node){.kind = OX_NODE_DROP, .role = a, .in = in, .in_count = linear->in_count,
-                                             .out_count = linear->in_count, .scale = (float)dropout,
-                                             .out = add_rows(list, linear->in_count)});
-    }
-    struct ox_node down = {.kind = OX_NODE_DOWN, .role = a, .in = in, .in_count = linear->in_count,
-                           .first = linear->first, .stride = linear->stride};
-    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
-        down.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
-    }
-    down.out = add_rows(list, down.out_count);
-    return add_node(list, (struct ox_node){.kind = OX_NODE_UP, .role = (enum ox_role)(a + 1),
-                                           .residual = linear->out, .in_count = down.out_count,
-                                           .in = add_node(list, down), .out_count = linear->out_count,
-                                           .scale = ox_lora_scale(&model->config.lora),
-                                           .out = add_in_place(list, linear->out)});
+    const uint32_t in = linear->stride == 0 ? add_drop(list, linear->in, linear->in_count, a) : linear->in;
+    const struct ox_node down = {.in = in, .in_count = linear->in_count, .first = linear->first,
+                                 .stride = linear->stride};
+    const uint32_t products = add_down(list, down, a);
+    return add_node(list, up_of(list, (enum ox_role)(a + 1), products, linear->out, linear->out_count));
 }
 
 /* With its adapters. */
@@ -291,10 +317,36 @@ static uint32_t add_grouped(struct ox_list *list, enum ox_node_kind kind, enum o
     return add_node(list, node);
 }
 
+/* The product of a group with its adapters: A comes first, so that its part of the gradient is added last. */
+static uint32_t add_experts(struct ox_list *list, enum ox_node_kind kind, enum ox_role role, struct ox_node node) {
+    const enum ox_role a = ox_adapter_role(role);
+    if (!has(list, a)) {
+        return add_grouped(list, kind, role, node);
+    }
+    struct ox_node down = node;
+    down.out_count = (uint32_t)(tensor_of(list, a)->shape[0] / list->shape->model->config.mixture.router.experts);
+    const uint32_t products = add_grouped(list, OX_NODE_GROUPED_DOWN, a, down);
+    const uint32_t made = add_grouped(list, kind, role, node);
+    struct ox_node up = up_of(list, (enum ox_role)(a + 1), products, made, node.out_count);
+    up.kind = OX_NODE_GROUPED_UP;
+    up.order = node.order;
+    return add_node(list, up);
+}
+
+/* With its adapters. */
 static uint32_t add_logits(struct ox_list *list, uint32_t in, enum ox_role role, uint32_t count) {
-    return add_node(list, (struct ox_node){.kind = OX_NODE_ROUTER, .role = role, .in = in,
-                                           .in_count = list->shape->model->config.hidden, .out_count = count,
-                                           .out = add_floats(list, count)});
+    const uint32_t hidden = list->shape->model->config.hidden;
+    const enum ox_role a = ox_adapter_role(role);
+    const uint32_t logits = add_node(list, (struct ox_node){.kind = OX_NODE_ROUTER, .role = role, .in = in,
+                                                            .in_count = hidden, .out_count = count,
+                                                            .out = add_floats(list, count)});
+    if (!has(list, a)) {
+        return logits;
+    }
+    const struct ox_node down = {.in = add_drop(list, in, hidden, a), .in_count = hidden};
+    struct ox_node up = up_of(list, (enum ox_role)(a + 1), add_down(list, down, a), logits, count);
+    up.kind = OX_NODE_ROUTER_UP;
+    return add_node(list, up);
 }
 
 /* The expert of all tokens, behind its gate where it has one. */
@@ -335,13 +387,13 @@ uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
     struct ox_node pairs = add_route(list, h);
     const struct ox_node gather = {.in = h, .order = pairs.order, .in_count = hidden, .out_count = hidden};
     h = add_grouped(list, OX_NODE_GATHER, OX_ROLE_COUNT, gather);
-    h = add_grouped(list, OX_NODE_GROUPED, OX_ROLE_EXPERT_GATE_UP,
+    h = add_experts(list, OX_NODE_GROUPED, OX_ROLE_EXPERT_GATE_UP,
                     (struct ox_node){.in = h, .order = pairs.order, .in_count = hidden, .out_count = 2 * width});
     pairs.in = h;
     pairs.in_count = 2 * width;
     pairs.out_count = width;
     h = add_grouped(list, OX_NODE_EXPERT_ACT, OX_ROLE_COUNT, pairs);
-    h = add_grouped(list, OX_NODE_GROUPED_BARE, OX_ROLE_EXPERT_DOWN,
+    h = add_experts(list, OX_NODE_GROUPED_BARE, OX_ROLE_EXPERT_DOWN,
                     (struct ox_node){.in = h, .order = pairs.order, .in_count = width, .out_count = hidden});
     const bool biased = has(list, OX_ROLE_EXPERT_DOWN_BIAS);
     return add_node(list, (struct ox_node){.kind = OX_NODE_COMBINE, .in = h, .residual = shared,

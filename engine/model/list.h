@@ -41,6 +41,9 @@ enum ox_node_kind {
     OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
     OX_NODE_BESIDE,      /* out = residual, in, and where there are some order and weights, one behind the other */
     OX_NODE_EXPERTS,     /* out = what a block's stage gives to its experts, with what a group of them adds */
+    OX_NODE_GROUPED_DOWN, /* out = in * A_e^T of the adapters of all experts */
+    OX_NODE_GROUPED_UP,   /* out = residual + scale * in * B_e^T; in place */
+    OX_NODE_ROUTER_UP,    /* out = residual + scale * in * B^T, float32 as a router's logits; in place */
     OX_NODE_KIND_COUNT
 };
 
@@ -66,7 +69,7 @@ struct ox_node {
     float eps;                         /* HEAD_NORM */
     struct ox_splice_part parts[OX_SPLICE_PARTS_MAX]; /* SPLICE */
     uint32_t part_count;
-    float scale;                       /* ADD, SCALE; 0: none. DROP: its rate */
+    float scale;                       /* ADD, SCALE, adapters; 0: none. DROP: its rate */
     uint32_t window;                   /* ATTEND: as in struct ox_attention_shape */
     bool of_sum;                       /* NORM: a node with a residual has made `in` */
 };
@@ -203,6 +206,17 @@ void ox_up_backward(const struct ox_node_call *call);
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* Of experts and routers: node_adapter_mixture.c. */
+uint64_t ox_grouped_down_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint64_t ox_grouped_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint64_t ox_router_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+void ox_grouped_down_forward(const struct ox_node_call *call);
+void ox_grouped_down_backward(const struct ox_node_call *call);
+void ox_grouped_up_forward(const struct ox_node_call *call);
+void ox_grouped_up_backward(const struct ox_node_call *call);
+void ox_router_up_forward(const struct ox_node_call *call);
+void ox_router_up_backward(const struct ox_node_call *call);
+void ox_cost_grouped_adapter(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* What the nodes of an embedding and of a head do: embed.c, head.c. */
 void ox_lookup_forward(const struct ox_node_call *call);
 void ox_lookup_backward(const struct ox_node_call *call);
@@ -223,6 +237,7 @@ void ox_experts_backward(const struct ox_node_call *call);
 void ox_experts_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* The router, which the caller of a pass may let round; pairs of a micro-batch; and the parts of the order of pairs. */
 struct ox_router ox_router_of(const struct ox_shape *shape);
+struct ox_experts ox_experts_of(const struct ox_node_call *call); /* all of a block */
 uint32_t ox_pairs_of(const struct ox_shape *shape);
 struct ox_pair_order {
     int32_t *experts, *pair_of, *place, *offsets;

@@ -188,14 +188,29 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 
 /* A tensor's module: its name without ".weight"; false for what is no matrix. */
 bool ox_tensor_module(const struct ox_tensor *tensor, char out[OX_TENSOR_NAME_BYTES]);
+/* The same as transformers 5 and so PEFT name it. And the parameter that an expert's matrix or a router is (a part of)
+ * there, such as "model.layers.0.mlp.experts.gate_up_proj"; false for other tensors. */
+bool ox_lora_module(const struct ox_model_config *config, const struct ox_tensor *tensor,
+                    char out[OX_TENSOR_NAME_BYTES]);
+bool ox_lora_parameter(const struct ox_model_config *config, const struct ox_tensor *tensor,
+                       char out[OX_TENSOR_NAME_BYTES]);
+/* A name of the family's files as PEFT has it, and the other way round; `out` has room for both. */
+void ox_lora_name(const struct ox_model_config *config, const char *name, char *out, size_t bytes);
+void ox_lora_name_in_files(const struct ox_model_config *config, const char *name, char *out, size_t bytes);
+/* The role of the A of a block's matrix, behind which that of B comes; OX_ROLE_COUNT for what has no adapter. */
+enum ox_role ox_adapter_role(enum ox_role matrix);
 /* The next name of a list of targets from *at on, and its length; NULL behind the last. */
 const char *ox_lora_next_target(const char **at, size_t *length);
-/* Whether such names mean the tensor, as PEFT compares: a module's whole name, or its last parts; and it can have an
- * adapter. */
-bool ox_lora_is_target(const char *targets, const struct ox_tensor *tensor);
+/* Gives `lora` the form that PEFT gives a configuration: names of an expert's modules in files, and of a router, become
+ * parameters, in families whose names transformers 5 has changed. OX_E_CONFIG for a gate without its up. */
+OX_MUST enum ox_status ox_lora_settle(const struct ox_model_config *config, struct ox_lora *lora);
+/* Whether settled names mean the tensor, as PEFT compares: a module's whole name, or its last parts, or those of a
+ * parameter; and it can have an adapter. */
+bool ox_lora_is_target(const struct ox_model_config *config, const struct ox_lora *lora,
+                       const struct ox_tensor *tensor);
 /* Whether names of modules_to_save mean a tensor of this name, as PEFT compares: a module that it is in, at any depth,
  * ends with one of them, also within a word ("norm" means input_layernorm). */
-bool ox_lora_is_saved(const char *modules, const char *tensor_name);
+bool ox_lora_is_saved(const struct ox_model_config *config, const char *modules, const char *tensor_name);
 /* Whether they mean the table of a tied model, or its head: as in PEFT these are two tables then. */
 bool ox_lora_unties(const struct ox_model *model, const char *modules);
 

@@ -153,7 +153,7 @@ static void gather_backward(const struct ox_node_call *call) {
            .from_last = true);
 }
 
-static struct ox_experts experts_of(const struct ox_node_call *call) {
+struct ox_experts ox_experts_of(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     return (struct ox_experts){.offsets = ox_pair_order_of(shape, call->order).offsets,
                                .count = mixture_of(shape)->router.experts, .rows_max = ox_pairs_of(shape)};
@@ -168,7 +168,7 @@ static void multiply(const struct ox_node_call *call, const void *bias) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, grouped_forward, .out = call->out, .in = call->in,
            .weight = ox_node_weight(call, call->node->role), .bias = bias, .scratch = call->scratch,
-           .experts = experts_of(call), .in_count = call->node->in_count, .out_count = call->node->out_count,
+           .experts = ox_experts_of(call), .in_count = call->node->in_count, .out_count = call->node->out_count,
            .layout = mixture_of(shape)->layout, .real = shape->compute.real);
 }
 
@@ -176,7 +176,7 @@ static void multiply_backward(const struct ox_node_call *call, float *dbias) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, grouped_backward, .din = call->din, .dweight = ox_node_grad(call, call->node->role),
            .dbias = dbias, .dout = call->dout, .in = call->in, .weight = ox_node_weight(call, call->node->role),
-           .scratch = call->scratch, .experts = experts_of(call), .in_count = call->node->in_count,
+           .scratch = call->scratch, .experts = ox_experts_of(call), .in_count = call->node->in_count,
            .out_count = call->node->out_count, .layout = mixture_of(shape)->layout, .real = shape->compute.real,
            .begins = call->job->begins);
 }
@@ -253,7 +253,7 @@ static void combine_backward(const struct ox_node_call *call) {
         OX_RUN(&call->job->run, combine_bias_backward, .dweights = call->dweights,
                .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = call->dout,
                .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = call->pair_weights,
-               .experts = order.experts, .group = experts_of(call), .pair_of = order.pair_of, .rows = shape->rows,
+               .experts = order.experts, .group = ox_experts_of(call), .pair_of = order.pair_of, .rows = shape->rows,
                .chosen = chosen, .width = call->node->out_count, .real = shape->compute.real,
                .begins = call->job->begins);
     }
@@ -339,4 +339,17 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_EXPERTS - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .may_skip_din = true, .weight_count = 4,
                                          .scratch = ox_experts_scratch, .forward = ox_experts_forward,
                                          .backward = ox_experts_backward, .cost = ox_experts_cost},
+    [OX_NODE_GROUPED_DOWN - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER,
+                                              .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
+                                              .weight_count = 1, .scratch = ox_grouped_down_scratch,
+                                              .forward = ox_grouped_down_forward,
+                                              .backward = ox_grouped_down_backward, .cost = ox_cost_grouped_adapter},
+    [OX_NODE_GROUPED_UP - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER,
+                                            .reads_for_weights = OX_READS_IN, .in_residual = true, .weight_count = 1,
+                                            .scratch = ox_grouped_up_scratch, .forward = ox_grouped_up_forward,
+                                            .backward = ox_grouped_up_backward, .cost = ox_cost_grouped_adapter},
+    [OX_NODE_ROUTER_UP - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN,
+                                           .in_residual = true, .weight_count = 1, .scratch = ox_router_up_scratch,
+                                           .forward = ox_router_up_forward, .backward = ox_router_up_backward,
+                                           .cost = ox_cost_down},
 };

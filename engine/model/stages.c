@@ -61,6 +61,14 @@ bool ox_tensor_is_hidden(const struct ox_tensor *tensor) {
     case OX_ROLE_CHOICE_BIAS:
     case OX_ROLE_EXPERT_GATE_UP_BIAS:
     case OX_ROLE_EXPERT_DOWN_BIAS:
+    case OX_ROLE_EXPERT_GATE_UP_A: /* adapters of all experts, which are no matrix */
+    case OX_ROLE_EXPERT_GATE_UP_B:
+    case OX_ROLE_EXPERT_DOWN_A:
+    case OX_ROLE_EXPERT_DOWN_B:
+    case OX_ROLE_ROUTER_A:
+    case OX_ROLE_ROUTER_B:
+    case OX_ROLE_SHARED_GATE_A:
+    case OX_ROLE_SHARED_GATE_B:
         return false;
     default:
         return tensor->rank >= 2;

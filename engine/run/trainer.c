@@ -273,9 +273,10 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
         return ox_fail(OX_E_CONFIG, "--lora-r begins a fresh adapter, and --adapter %s goes on with another; give one "
                        "of them", config->parts.adapter);
     }
-    if (config->parts.lora_r == 0 && config->parts.lora_target_modules[0] != '\0') {
-        return ox_fail(OX_E_CONFIG, "--lora-target-modules: there is no adapter without a rank; add --lora-r N, such "
-                       "as 16");
+    const bool modules = config->parts.lora_target_modules[0] != '\0';
+    if (config->parts.lora_r == 0 && (modules || config->parts.lora_target_parameters[0] != '\0')) {
+        return ox_fail(OX_E_CONFIG, "--lora-target-%s: there is no adapter without a rank; add --lora-r N, such as 16",
+                       modules ? "modules" : "parameters");
     }
     const struct ox_config_parts *const parts = &config->parts;
     const bool bias = parts->lora_bias != OX_LORA_BIAS_NONE;
@@ -318,6 +319,7 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
         OX_THEN(status, ox_hf_load_adapter(trainer->folder, adapter));
     } else if (status == OX_OK && lora.r > 0) {
         snprintf(lora.targets, sizeof lora.targets, "%s", config->parts.lora_target_modules);
+        snprintf(lora.parameters, sizeof lora.parameters, "%s", config->parts.lora_target_parameters);
         snprintf(lora.modules_to_save, sizeof lora.modules_to_save, "%s", config->parts.lora_modules_to_save);
         status = ox_hf_adapt(trainer->folder, &lora, config->train.seed);
     }

@@ -466,7 +466,8 @@ enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *
 enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
                                         enum ox_status refusal) {
     static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit", "freeze",
-                                        "lora-r", "lora-target-modules", "lora-modules-to-save", "lora-bias",
+                                        "lora-r", "lora-target-modules", "lora-target-parameters",
+                                        "lora-modules-to-save", "lora-bias",
                                         "adapter"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";

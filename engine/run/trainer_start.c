@@ -702,6 +702,10 @@ static void announce_choices(const struct ox_trainer *trainer) {
         ox_log(OX_LOG_INFO, "%s%s%s: chosen because weights are %s (%s%s%s)", rate, comma, warmup, trainer->chosen_for,
                trainer->chose_rate ? "--learning-rate" : "", comma, trainer->chose_warmup ? "--warmup-steps" : "");
     }
+    if (trainer->chose_rate && ox_trainer_has_adapters(trainer) && !trainer->config.loss.dpo) {
+        ox_log(OX_LOG_WARN, "learning rate %g is that of whole models; adapters usually need 1e-4 to 2e-4: give "
+               "--learning-rate", trainer->schedule.peak);
+    }
 }
 
 static enum ox_status make_foreign_rows(struct ox_trainer *trainer) {

@@ -480,6 +480,45 @@ static void run_splices(struct lab labs[LAB_MAX], enum ox_real real) {
     }
 }
 
+/* ---- turned matrices ---- */
+
+/* What is turned keeps its bits, what it is added to is rounded once; turned twice it is what it was. */
+static void run_turn_on(struct lab *lab, enum ox_real real, uint32_t rows, uint32_t cols) {
+    const int keep = guard_count;
+    const size_t len = (size_t)rows * cols;
+    float *const in = random_reals(real, len, 1, 1.0), *const first = random_reals(real, len, 2, 1.0);
+    void *const turned = reals(real, len), *const back = reals(real, len), *const sum = reals_of(real, first, len);
+    const struct ox_op_turn ops[] = {{turned, reals_of(real, in, len), rows, cols, real, false},
+                                     {back, turned, cols, rows, real, false},
+                                     {sum, turned, cols, rows, real, true}};
+    for (int i = 0; i < 3; i++) {
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, turn, &ops[i]));
+    }
+    lab_finish(lab);
+    const float *const out = floats_of(real, turned, len), *const again = floats_of(real, back, len);
+    const float *const sums = floats_of(real, sum, len);
+    double *const want = doubles(len);
+    for (size_t i = 0; i < len; i++) {
+        CHECK(out[i % cols * rows + i / cols] == in[i] && again[i] == in[i]);
+        want[i] = (double)first[i] + (double)in[i];
+    }
+    check_real_error(real, "turn", error_of(sums, want, len), 1e-6, 4e-3);
+    lab_digest(lab, sums, len * sizeof *sums);
+    guards_end(keep);
+}
+
+static void run_turns(struct lab labs[LAB_MAX], enum ox_real real) {
+    static const uint32_t shapes[][2] = {{1, 1}, {35, 6}, {6, 35}, {640, 3}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        for (int k = 0; k < lab_count; k++) {
+            if (lab_knows(&labs[k], real)) {
+                run_turn_on(&labs[k], real, shapes[i][0], shapes[i][1]);
+            }
+        }
+        labs_end_case(labs);
+    }
+}
+
 /* ---- limbs ---- */
 
 /* Any float32 is the sum of its limbs, whatever type holds them; in halves within their smallest step. */
@@ -659,6 +698,7 @@ static void run_all(struct lab labs[LAB_MAX], enum ox_real real) {
         }
     }
     run_splices(labs, real);
+    run_turns(labs, real);
     run_sinks(labs, &shapes[0], real);
     run_sinks(labs, &shapes[1], real);
 }

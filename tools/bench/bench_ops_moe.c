@@ -245,6 +245,13 @@ static enum ox_status splice(const struct ox_bench_tensors *t, struct ox_bench_c
         .real = t->device->compute.real});
 }
 
+static enum ox_status turn(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 2.0 * t->shape.rows * t->heads * t->head_dim * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, t->device->lane, turn, &(struct ox_op_turn){
+        .out = t->y, .in = t->x, .rows = t->shape.rows, .cols = t->heads * t->head_dim,
+        .real = t->device->compute.real});
+}
+
 const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
     static const struct ox_bench_op all[] = {
         {OX_OP_router_forward, NULL, router_forward, 0, 0},
@@ -270,6 +277,7 @@ const struct ox_bench_op *ox_bench_ops_moe(uint32_t *count) {
         {OX_OP_sinks_forward, NULL, sinks_forward, 0, 0},
         {OX_OP_sinks_backward, NULL, sinks_backward, 0, 0},
         {OX_OP_splice, NULL, splice, 0, 0},
+        {OX_OP_turn, NULL, turn, 0, 0},
     };
     *count = sizeof all / sizeof *all;
     return all;

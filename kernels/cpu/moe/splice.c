@@ -1,4 +1,4 @@
-/* Parts of heads, put together and taken apart. */
+/* Parts of heads, put together and taken apart; matrices turned. */
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -45,4 +45,21 @@ static void splice_rows(const struct ox_vector *vector, const void *args, struct
 void ox_cpu_splice(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_splice *const op = args;
     ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, splice_rows, op);
+}
+
+static void turn_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct ox_op_turn *const op = args;
+    (void)vector;
+    for (uint32_t col = 0; col < op->cols; col++) {
+        float *const out = (float *)op->out + (size_t)col * op->rows;
+        for (uint64_t row = rows.begin; row < rows.end; row++) {
+            const float value = ((const float *)op->in)[row * op->cols + col];
+            out[row] = op->adds ? out[row] + value : value;
+        }
+    }
+}
+
+void ox_cpu_turn(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_turn *const op = args;
+    ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, turn_rows, op);
 }

@@ -1,5 +1,5 @@
 /* Parts of heads, put together and taken apart: a thread takes an element of a row of `out`, finds the part that writes
- * it, and reads what that part has of each head. */
+ * it, and reads what that part has of each head. And matrices turned, an element of `out` for each thread. */
 #include "kernels/cuda/kernel.cuh"
 
 /* Whether a part writes column `col` of `out`; then *from is the first element of `in` that it reads. */
@@ -44,6 +44,30 @@ extern "C" ox_status ox_cuda_splice(const ox_cuda_queue *queue, const void *args
     const uint64_t count = (uint64_t)op->rows * op->out_width;
     return ox_for_real(op->real, [=](auto of) {
         ox_launch(splice_elements<decltype(of)>, queue,
+                  ox_launch_shape{ox_grid_for(queue, count, OX_BLOCK_THREADS), OX_BLOCK_THREADS, 0}, *op);
+        return OX_OK;
+    });
+}
+
+template <typename T> static __global__ void turn_elements(const ox_op_turn op) {
+    const uint64_t count = (uint64_t)op.rows * op.cols, stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t at = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; at < count; at += stride) {
+        const uint64_t row = at % op.rows, col = at / op.rows;
+        const T value = ((const T *)op.in)[row * op.cols + col];
+        T *const out = (T *)op.out + at;
+        if (op.adds) {
+            ox_narrow(ox_widen(*out) + ox_widen(value), out);
+        } else {
+            *out = value;
+        }
+    }
+}
+
+extern "C" ox_status ox_cuda_turn(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_turn *const op = (const ox_op_turn *)args;
+    const uint64_t count = (uint64_t)op->rows * op->cols;
+    return ox_for_real(op->real, [=](auto of) {
+        ox_launch(turn_elements<decltype(of)>, queue,
                   ox_launch_shape{ox_grid_for(queue, count, OX_BLOCK_THREADS), OX_BLOCK_THREADS, 0}, *op);
         return OX_OK;
     });

@@ -439,6 +439,35 @@ CASES = {
         "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj",
                                                              "o_proj"]},
         "seed": 535, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_mixtral": {  # of experts, routers and the rest, as PEFT takes "all-linear"
+        "config": lambda: llama(transformers.MixtralConfig, vocab_size=53, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=20,
+                                tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2),
+        "lora": {"r": 3, "lora_alpha": 5, "target_modules": "all-linear", "use_rslora": True},
+        "seed": 729, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_olmoe": {  # of experts that files have in one tensor; the router is trained whole
+        "config": lambda: llama(transformers.OlmoeConfig, vocab_size=51, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=4, intermediate_size=20,
+                                tie_word_embeddings=False, num_experts=6, num_experts_per_tok=3,
+                                norm_topk_prob=False),
+        "lora": {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "up_proj", "gate_proj", "down_proj"],
+                 "modules_to_save": ["gate"]},
+        "seed": 739, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
+    "lora_qwen2_moe": {  # of the expert of all tokens and its gate; of others one of two parameters
+        "config": lambda: llama(transformers.Qwen2MoeConfig, vocab_size=59, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=40,
+                                tie_word_embeddings=False, rms_norm_eps=1e-6, num_experts=4,
+                                num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=False,
+                                shared_expert_intermediate_size=20, decoder_sparse_step=2),
+        "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["q_proj", "shared_expert.up_proj", "down_proj",
+                                                             "shared_expert_gate"],
+                 "target_parameters": ["mlp.experts.down_proj"]},
+        "seed": 703, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_gpt_oss": {  # of experts that are transposed, and of the router
+        "config": lambda: gpt_oss(num_hidden_layers=2, num_local_experts=4, num_experts_per_tok=2),
+        "lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
+                 "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "router.weight"]},
+        "seed": 704, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     # ---- label smoothing, z-loss and noise of embeddings ----
     "loss_terms": {
         "config": lambda: llama(transformers.Gemma2Config, vocab_size=73, hidden_size=40, num_hidden_layers=2,
@@ -724,7 +753,7 @@ def merged(adapted, dtype):
             parameter.data = parameter.data.to(dtype)
     names = {n.replace(".base_layer", "").replace(".modules_to_save.default", "").removeprefix("base_model.model.")
              for n, p in adapted.named_parameters()
-             if n.endswith("base_layer.weight") or (p.requires_grad and ".lora_" not in n)}
+             if ".lora_" not in n and (".base_layer." in n or p.requires_grad) and not n.endswith("bias")}
     return {n: p.detach().float() for n, p in whole.merge_and_unload().named_parameters() if n in names}
 
 
@@ -732,14 +761,15 @@ def by_saved_name(model, packed, tensors):
     """Tensors by parameter as they are in files: transformers holds all experts in one, files may have one for each,
     and the names of adapters are those beside the base's."""
     if isinstance(model, peft.PeftModel):
-        tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "").replace(".modules_to_save", "")
-                   .replace(".default", ""): t for n, t in tensors.items() if ".original_module." not in n}
+        tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "" if ".lora_" not in n else ".base_layer")
+                   .replace(".modules_to_save", "").replace(".default", ""): t for n, t in tensors.items()
+                   if ".original_module." not in n}
     if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
     mixtral = model.config.model_type == "mixtral"
     saved = {}
     for name, tensor in tensors.items():
-        front = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
+        front = name.replace(".mlp.", ".block_sparse_moe.") if mixtral and ".lora_" not in name else name
         if name.endswith("experts.gate_up_proj"):
             front = front[: -len("gate_up_proj")]
             for e, (gate, up) in enumerate(t.chunk(2) for t in tensor):
@@ -1122,8 +1152,9 @@ def make_case(name, folder):
         model = add_adapters(model, case)
         model.save_pretrained(os.path.join(folder, "adapter"))
         os.remove(os.path.join(folder, "adapter", "README.md"))
-        extra = {f"merged.{n}": t for n, t in merged(model, torch.float32).items()}
-        extra.update({f"merged_bf16.{n}": t for n, t in merged(model, torch.bfloat16).items()})
+        for kind, dtype in (("merged", torch.float32), ("merged_bf16", torch.bfloat16)):
+            whole = by_saved_name(model.get_base_model(), packed, merged(model, dtype))
+            extra.update({f"{kind}.{n}": t.contiguous() for n, t in whole.items()})
     if case.get("mxfp4", False):
         model = to_mxfp4(model, folder)
     if "share_layers" in case:

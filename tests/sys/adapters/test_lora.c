@@ -227,7 +227,8 @@ static void test_whole_modules(void) {
     begin(test_path("base"), "whole", scale);
     sys_args_add(&args, "--lora-target-modules c_attn,mlp.c_proj --lora-modules-to-save lm_head,wte,ln_f");
     sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));
-    refuse("was not trained; give the run's --lora-target-modules, --lora-modules-to-save and --lora-bias");
+    refuse("was not trained; give the run's --lora-target-modules, --lora-target-parameters, "
+           "--lora-modules-to-save and --lora-bias");
     begin(test_path("base"), "whole", scale);
     sys_args_add(&args, "--lora-target-modules c_attn,mlp.c_proj --lora-modules-to-save lm_head,wte --lora-bias all");
     sys_args_word(&args, "--resume=%s", test_pathf("whole/checkpoint-%d", STEPS - 2));

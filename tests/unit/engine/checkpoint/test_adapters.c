@@ -14,7 +14,8 @@
 #include <string.h>
 
 static const char *const cases[] = {"lora_llama", "lora_qwen2", "lora_gpt2", "lora_phi3",
-                                    "lora_saved", "lora_head", "lora_biases"};
+                                    "lora_saved", "lora_head", "lora_biases", "lora_mixtral",
+                                    "lora_olmoe", "lora_qwen2_moe", "lora_gpt_oss"};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static struct ox_hf_folder *open_case(const struct golden *golden) {
@@ -216,7 +217,7 @@ static void test_refused(void) {
     refuse("q_prj", "did you mean q_proj?");
     refuse("q_proj,mlp.q_proj", "no such module");
     refuse("lm_head", "no such module");
-    refuse("embed_tokens", "adapters of embeddings, heads");
+    refuse("embed_tokens", "adapters of embeddings and heads");
     refuse_key("use_dora", json_true(), "\"use_dora\" is true, which does not exist here");
     refuse_key("bias", json_string("vera_only"), "\"bias\" is \"vera_only\"; it must be none, all or lora_only");
     refuse_key("modules_to_save", json_pack("[s]", "lm_head"), "lacks \"base_model.model.lm_head.weight\"");
