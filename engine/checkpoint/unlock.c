@@ -1,6 +1,6 @@
 /* From a checkpoint of layers that share their weights to one of layers that each have their own. Its files of weights
- * have every layer already, so these are copied; the optimizer's planes, of which there is one set, are written for each
- * layer. */
+ * have every layer already, so these are copied; the optimizer's planes, of which there is one set, are written for
+ * each layer. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "engine/checkpoint/checkpoint_internal.h"

@@ -140,6 +140,8 @@ struct ox_trainer {
     uint64_t gpu_process_bytes;      /* its memory that the process takes beside the arena; measured where it can be */
     char no_gpu[256];                /* why none was found, if one was looked for; else "" */
     struct ox_engine_plan *plan;     /* until the engine takes it over */
+    struct ox_mesh_tried meshes[OX_MESH_KINDS]; /* of --mesh auto; zeros where it was not asked */
+    uint32_t mesh_taken;                        /* which of them */
     struct ox_engine *engine;
     struct ox_machine machine;       /* the machine that the plan is made for */
     struct ox_measured measured;     /* how that was measured; its day is "" where it was not */
@@ -217,6 +219,9 @@ uint32_t ox_trainer_machines(const struct ox_trainer *trainer);
 /* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
  * ox_engine_plan_open. */
 OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);
+/* A table of the best mesh of every kind, where --mesh auto has compared them; else "". */
+enum { OX_MESH_TEXT_BYTES = 640 };
+void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TEXT_BYTES]);
 enum { OX_UNEVEN_LINE_BYTES = 192 };
 /* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
  * where that is not so. */

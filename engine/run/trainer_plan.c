@@ -583,7 +583,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         free(verdict);
         return status;
     }
-    char prediction[OX_PREDICTION_TEXT_BYTES], reference[EVAL_LINE_BYTES];
+    char prediction[OX_PREDICTION_TEXT_BYTES], reference[EVAL_LINE_BYTES], meshes[OX_MESH_TEXT_BYTES];
+    ox_trainer_mesh_text(trainer, meshes);
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];
@@ -599,7 +600,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         "device: %s\n"
         "optimizer: %s, moments in %s%s, %.4g bytes per parameter with the weight\n%s"
         "batch: %u x %u tokens, %u micro-batch%s a step, %s\n%s"
-        "%s%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
+        "%s%s%s%sbeside the arenas the process takes up to %s (code, libraries, packing buffers) and %s for the plan\n"
         "%s%s%s%s",
         verdict, model->config.family, ox_count_text((double)model->param_count, params),
         trained_text(model, &plan->table, trained), model->config.layers,
@@ -610,7 +611,8 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->whole),
         products_text(trainer, products), engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
-        all_ranks_text(plan, all_ranks), eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
+        meshes, all_ranks_text(plan, all_ranks),
+        eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
         overhead, tables, prediction,
         ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),
         ox_trainer_room_text(trainer, room));

@@ -296,6 +296,12 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     return OX_OK;
 }
 
+/* Whether the mesh is to be chosen, for the ranks that are given. */
+static bool any_mesh(const struct ox_trainer *trainer) {
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    return strcmp(words->mesh, "auto") == 0 && trainer->engine_config.pipe <= 1 && words->data_parallel_size == 0;
+}
+
 /* `of_mesh`: how many ranks the mesh has; 0: options say none. */
 static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, uint32_t *out) {
     const struct ox_config *const config = &trainer->config;
@@ -314,7 +320,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, check_count(trainer, *out, devices));
     const uint32_t of_data = *out / engine->pipe;
     OX_THEN(status, check_pipe(trainer, *out));
-    OX_THEN(status, check_work(trainer, of_data));
+    OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data));
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, of_data));
@@ -347,8 +353,8 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     const bool library = config->ranks.reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->train.sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = recorded.sum_groups;
-        const bool enough = strcmp(config->ranks.count, "auto") == 0
-                                ? groups > 1 : strtoull(config->ranks.count, NULL, 10) / engine->pipe <= groups;
+        const bool enough = strcmp(config->ranks.count, "auto") == 0 ? groups > 1 : any_mesh(trainer)
+                                ? groups > 0 : strtoull(config->ranks.count, NULL, 10) / engine->pipe <= groups;
         config->train.sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
     }
     engine->comm = (enum ox_rank_comm)config->ranks.comm; /* the same words in the same order */
@@ -376,16 +382,24 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */
 
-/* Makes the plan and predicts the mean time of its steps. */
-static enum ox_status try_sharding(struct ox_trainer *trainer, enum ox_sharding sharding, double *seconds) {
-    struct ox_prediction prediction;
+/* Makes the plan and predicts its steps. */
+static enum ox_status try_sharding(struct ox_trainer *trainer, enum ox_sharding sharding,
+                                   struct ox_prediction *prediction) {
     trainer->engine_config.sharding = sharding;
+    prediction->mean_seconds = 0;
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
     if (status == OX_OK) {
         const struct ox_predict_input input = ox_trainer_predict_input(trainer);
-        status = ox_predict(&input, &prediction);
-        *seconds = status == OX_OK ? prediction.mean_seconds : 0;
+        status = ox_predict(&input, prediction);
     }
+    return status;
+}
+
+/* The mean time alone. */
+static enum ox_status time_sharding(struct ox_trainer *trainer, enum ox_sharding sharding, double *seconds) {
+    struct ox_prediction prediction;
+    const enum ox_status status = try_sharding(trainer, sharding, &prediction);
+    *seconds = status == OX_OK ? prediction.mean_seconds : 0;
     return status;
 }
 
@@ -401,7 +415,7 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
     const unsigned count = sizeof choices / sizeof *choices - !shares;
     trainer->engine_config.request.rough = true;
     for (unsigned i = 0; i < count; i++) {
-        const enum ox_status status = try_sharding(trainer, choices[i], &seconds);
+        const enum ox_status status = time_sharding(trainer, choices[i], &seconds);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -457,7 +471,7 @@ static enum ox_status choose_experts(struct ox_trainer *trainer) {
         if (status == OX_E_CONFIG) {
             break; /* cannot be cut so */
         }
-        OX_THEN(status, try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given, &seconds));
+        OX_THEN(status, time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given, &seconds));
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -483,8 +497,8 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     for (uint32_t ranks = most; ranks > 0; ranks /= 2) {
         engine->ranks = ranks;
         engine->sum_groups = groups_of(trainer, ranks);
-        const enum ox_status status = try_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
-                                                   &seconds);
+        const enum ox_status status = time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
+                                                    &seconds);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -500,65 +514,157 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     return OX_OK;
 }
 
+/* ---- the mesh ------------------------------------------------------------------------------------------- */
+
 /* The least predicted time of a step on the mesh that is set: with the sharding that is given, or else with those of
  * which one is usually the fastest. A sharding without a plan is passed over. */
-static enum ox_status try_mesh(struct ox_trainer *trainer, enum ox_sharding given, double *least) {
+static enum ox_status try_mesh(struct ox_trainer *trainer, enum ox_sharding given, struct ox_mesh_tried *out) {
     static const enum ox_sharding usual[] = {OX_SHARDING_FULL, OX_SHARDING_GRAD, OX_SHARDING_SHARED};
-    const bool one = given != OX_SHARDING_COUNT || trainer->engine_config.pipe > 1;
-    const bool shares = trainer->team == NULL && trainer->engine_config.comm != OX_RANK_COMM_NCCL;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool one = given != OX_SHARDING_COUNT || engine->pipe > 1;
+    const bool shares = trainer->team == NULL && engine->comm != OX_RANK_COMM_NCCL;
     enum ox_status status = OX_E_CONFIG;
-    *least = INFINITY;
+    *out = (struct ox_mesh_tried){.data = engine->ranks / engine->pipe, .pipe = engine->pipe,
+                                  .schedule = engine->schedule, .chunks = engine->pipe_chunks,
+                                  .seconds = (double)INFINITY};
     for (size_t i = 0; i < (one ? 1 : sizeof usual / sizeof *usual - !shares); i++) {
-        double seconds = INFINITY;
-        const enum ox_status tried = try_sharding(trainer, given != OX_SHARDING_COUNT ? given : usual[i], &seconds);
+        struct ox_prediction prediction;
+        const enum ox_status tried = try_sharding(trainer, given != OX_SHARDING_COUNT ? given : usual[i], &prediction);
         ox_engine_plan_close(&trainer->plan);
         if (tried != OX_OK && tried != OX_E_CONFIG) {
             return tried;
         }
         status = tried == OX_OK ? OX_OK : status;
-        *least = tried == OX_OK && seconds < *least ? seconds : *least;
+        if (tried == OX_OK && prediction.mean_seconds < out->seconds) {
+            out->seconds = prediction.mean_seconds;
+            out->sharding = trainer->engine_config.sharding;
+            out->binding = prediction.step.binding;
+            out->binding_share = prediction.step.binding_share;
+        }
     }
     return status;
 }
 
-/* For --mesh auto: tries every number of coordinates that divides the ranks, from one on, and keeps that whose step
- * takes least; one with a pipeline has to gain 1 %. Says what each takes. One that has no plan is passed over. */
-static enum ox_status choose_mesh(struct ox_trainer *trainer) {
-    struct ox_engine_config *const engine = &trainer->engine_config;
-    const enum ox_sharding given = engine->sharding;
-    char text[512] = "";
-    double fastest = INFINITY, seconds = 0;
-    uint32_t best = 1;
+const char *ox_mesh_kind_name(uint32_t kind) {
+    return kind == 0 ? "data" : ox_pipe_schedule_name((enum ox_pipe_schedule)(kind - 1));
+}
+
+/* Says in words which mesh was taken, and why: what binds it, and what bound the best of another kind. */
+static void tell_mesh(const struct ox_trainer *trainer, uint32_t best) {
+    const struct ox_mesh_tried *const taken = &trainer->meshes[best], *next = NULL;
+    char text[512];
     size_t used = 0;
-    engine->request.rough = true;
-    for (uint32_t pipe = 1; pipe <= engine->ranks; pipe++) {
-        if (engine->ranks % pipe != 0 || engine->ranks / pipe > engine->micro_batches) {
+    for (uint32_t i = 0; i < OX_MESH_KINDS; i++) {
+        const struct ox_mesh_tried *const at = &trainer->meshes[i];
+        next = i != best && at->seconds < (next == NULL ? (double)INFINITY : next->seconds) ? at : next;
+        if (at->pipe > 0 && used < sizeof text) {
+            used += (size_t)snprintf(text + used, sizeof text - used, isfinite(at->seconds) ? "%s%s dp=%u,pp=%u %.3g s"
+                                     : "%s%s has no plan", used == 0 ? "" : "; ", ox_mesh_kind_name(i), at->data,
+                                     at->pipe, at->seconds);
+        }
+    }
+    char why[256] = "";
+    if (next != NULL && isfinite(next->seconds)) {
+        snprintf(why, sizeof why, "; %s has %s at its limit for %.0f %% of a step, %s has %s for %.0f %% of one %.2f "
+                 "times as long", ox_mesh_kind_name(best), ox_sim_resource_name(taken->binding),
+                 100 * taken->binding_share, ox_mesh_kind_name((uint32_t)(next - trainer->meshes)),
+                 ox_sim_resource_name(next->binding), 100 * next->binding_share, next->seconds / taken->seconds);
+    }
+    ox_log(OX_LOG_INFO, "--mesh auto: takes dp=%u,pp=%u, %s, by the predicted time of a step: %s%s", taken->data,
+           taken->pipe, ox_mesh_kind_name(best), text, why);
+}
+
+/* Tries every number of coordinates that divides the ranks with one order of stages, or without a pipeline, and notes
+ * the fastest of them. */
+static enum ox_status try_kind(struct ox_trainer *trainer, enum ox_sharding given, uint32_t kind, uint32_t chunks) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_mesh_tried *const best = &trainer->meshes[kind];
+    const uint64_t groups = trainer->config.train.sum_groups;
+    const uint64_t most = ox_min_u64(engine->micro_batches, groups > 0 ? groups : UINT64_MAX);
+    for (uint32_t pipe = kind == 0 ? 1 : 2; pipe <= (kind == 0 ? 1 : engine->ranks); pipe++) {
+        const uint32_t of_data = engine->ranks / pipe;
+        struct ox_mesh_tried tried;
+        if (engine->ranks % pipe != 0 || of_data > most) {
             continue;
         }
         engine->pipe = pipe;
-        engine->sum_groups = groups_of(trainer, engine->ranks / pipe);
-        const enum ox_status status = try_mesh(trainer, given, &seconds);
+        engine->schedule = kind == 0 ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(kind - 1);
+        engine->pipe_chunks = chunks;
+        engine->sum_groups = groups_of(trainer, of_data);
+        const enum ox_status status = try_mesh(trainer, given, &tried);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
         }
-        if (used < sizeof text) {
-            used += (size_t)snprintf(text + used, sizeof text - used, status == OX_OK ? "%sdp=%u,pp=%u %.3g s" :
-                                     "%sdp=%u,pp=%u has no plan", used == 0 ? "" : "; ", engine->ranks / pipe, pipe,
-                                     seconds);
-        }
-        if (status == OX_OK && seconds < (pipe > 1 ? 0.99 : 1) * fastest) {
-            best = pipe;
-            fastest = seconds;
-        }
+        *best = best->pipe == 0 || tried.seconds < best->seconds ? tried : *best;
     }
-    engine->pipe = best;
-    engine->sum_groups = groups_of(trainer, engine->ranks / best);
+    return OX_OK;
+}
+
+/* For --mesh auto: the fastest of every kind, data ranks and pipelines in each order of stages, and of these the
+ * fastest; a pipeline has to gain 1 % over data ranks, and another order over `vertical`. Sum groups that the run has,
+ * given or recorded, are those of each; one with more data ranks than groups or micro-batches is none, and one without
+ * a plan is passed over. */
+static enum ox_status choose_mesh(struct ox_trainer *trainer) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    const enum ox_sharding given = engine->sharding;
+    const uint32_t only = (uint32_t)words->pipeline_schedule; /* 0: any */
+    const bool library = words->reduction == OX_REDUCTION_LIBRARY;
+    enum ox_status status = OX_OK;
+    uint32_t best = 0;
+    for (uint32_t kind = 0; kind < OX_MESH_KINDS; kind++) {
+        trainer->meshes[kind] = (struct ox_mesh_tried){.seconds = (double)INFINITY};
+    }
+    engine->request.rough = true;
+    for (uint32_t kind = 0; kind < (library ? 1 : OX_MESH_KINDS) && status == OX_OK; kind++) {
+        const bool runs = kind == 1 + OX_PIPE_INTERLEAVED, several = runs && words->virtual_pipeline_size < 2;
+        const uint32_t first = !runs ? 1 : several ? 2 : (uint32_t)words->virtual_pipeline_size;
+        for (uint32_t chunks = first; chunks <= (several ? 4 : first) && status == OX_OK; chunks *= 2) {
+            status = kind == 0 || only == 0 || kind == only ? try_kind(trainer, given, kind, chunks) : OX_OK;
+        }
+        const bool fits = trainer->meshes[kind].pipe > 0 && isfinite(trainer->meshes[kind].seconds);
+        best = fits && trainer->meshes[kind].seconds < 0.99 * trainer->meshes[best].seconds ? kind : best;
+    }
+    const struct ox_mesh_tried *const taken = &trainer->meshes[best];
+    engine->pipe = (uint32_t)ox_max_u64(taken->pipe, 1);
+    engine->sum_groups = groups_of(trainer, engine->ranks / engine->pipe);
+    engine->schedule = taken->schedule;
+    engine->pipe_chunks = (uint32_t)ox_max_u64(taken->chunks, 1);
     engine->sharding = given;
     engine->request.rough = false;
-    trainer->config.ranks.pipeline_parallel_size = best;
-    ox_log(OX_LOG_INFO, "--mesh auto: takes dp=%u,pp=%u, by the predicted time of a step: %s", engine->ranks / best,
-           best, text);
-    return OX_OK;
+    trainer->config.ranks.pipeline_parallel_size = engine->pipe;
+    trainer->config.ranks.pipeline_schedule = (enum ox_pipeline_choice)best; /* recorded; AUTO without a pipeline */
+    trainer->config.ranks.virtual_pipeline_size = taken->chunks > 1 ? taken->chunks : words->virtual_pipeline_size;
+    trainer->mesh_taken = best;
+    if (status == OX_OK && isfinite(taken->seconds)) { /* else the plan's own refusal follows */
+        tell_mesh(trainer, best);
+    }
+    return status == OX_OK ? check_work(trainer, engine->ranks / engine->pipe) : status;
+}
+
+const struct ox_mesh_tried *ox_trainer_meshes(const struct ox_trainer *trainer) {
+    return trainer->meshes[trainer->mesh_taken].pipe > 0 ? trainer->meshes : NULL;
+}
+
+void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TEXT_BYTES]) {
+    static const char title[] = "the best mesh of every kind, by a quick search: step, and what is at its limit\n";
+    size_t used = 0;
+    text[0] = '\0';
+    for (uint32_t i = 0; i < OX_MESH_KINDS; i++) {
+        const struct ox_mesh_tried *const at = &trainer->meshes[i];
+        char mesh[64], seconds[64] = "no plan";
+        if (at->pipe == 0) {
+            continue;
+        }
+        snprintf(mesh, sizeof mesh, at->chunks > 1 ? "dp=%u,pp=%u x %u" : "dp=%u,pp=%u", at->data, at->pipe,
+                 at->chunks);
+        if (isfinite(at->seconds)) {
+            snprintf(seconds, sizeof seconds, "%.3g s  %s %.0f %%", at->seconds, ox_sim_resource_name(at->binding),
+                     100 * at->binding_share);
+        }
+        used += (size_t)snprintf(text + used, OX_MESH_TEXT_BYTES - used, "%s  %-12s %-16s %s%s\n",
+                                 used == 0 ? title : "", ox_mesh_kind_name(i), mesh, seconds, i == trainer->mesh_taken ? "  (taken)" : "");
+    }
 }
 
 /* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
@@ -597,9 +703,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     const bool is_auto = any_count && engine->ranks > 1;
     enum ox_status status = may_group(trainer) ? choose_experts(trainer) : OX_OK;
     OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
-    const bool any_mesh = strcmp(trainer->config.ranks.mesh, "auto") == 0 && engine->pipe <= 1 &&
-                          trainer->config.ranks.data_parallel_size == 0;
-    OX_THEN(status, any_mesh && engine->ranks > 1 ? choose_mesh(trainer) : OX_OK);
+    OX_THEN(status, any_mesh(trainer) && engine->ranks > 1 ? choose_mesh(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.train.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }

@@ -104,6 +104,23 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     }
 }
 
+/* Adds the best mesh of every kind, where they were compared; null for the time of one that has no plan. */
+static void add_meshes(json_t *json, const struct ox_mesh_tried *meshes) {
+    json_t *const list = meshes != NULL ? json_array() : NULL;
+    for (uint32_t i = 0; list != NULL && i < OX_MESH_KINDS; i++) {
+        if (meshes[i].pipe > 0) {
+            json_array_append_new(list, json_pack(
+                "{s:s, s:i, s:i, s:i, s:o, s:s, s:f}", "kind", ox_mesh_kind_name(i), "data", (int)meshes[i].data,
+                "pipeline", (int)meshes[i].pipe, "chunks", (int)meshes[i].chunks, "step_seconds",
+                ox_json_number(meshes[i].seconds), "binding_resource", ox_sim_resource_name(meshes[i].binding),
+                "binding_share", meshes[i].binding_share));
+        }
+    }
+    if (list != NULL) {
+        json_object_set_new(json, "meshes", list);
+    }
+}
+
 /* Adds how many experts are a unit, where there are any. */
 static void add_experts(json_t *json, const struct ox_mixture *mixture) {
     if (mixture->router.experts > 0) {
@@ -172,6 +189,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     json_object_set_new(json, "trained_parameters", json_integer((json_int_t)model->trained_count));
     add_verdict(json, trainer);
     add_placement(json, plan);
+    add_meshes(json, ox_trainer_meshes(trainer));
     add_experts(json, &ox_trainer_model(trainer)->config.mixture);
     add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));

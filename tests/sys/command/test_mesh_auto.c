@@ -1,5 +1,6 @@
 /* `offload plan --mesh auto` for a model of 8 billion parameters: a pipeline where GPUs do not reach each other and a
- * step is short, data ranks where links between them are fast; and what the others would take. No GPU is needed. */
+ * step is short, data ranks where links between them are fast; and the best of every other kind beside it, with the
+ * reason in words. The sum groups that are given limit the data ranks. No GPU is needed. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -10,6 +11,9 @@ static const char config_text[] =
     "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
     " \"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
     " \"max_position_embeddings\": 8192, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5}";
+
+enum { KINDS = 5 };
+static const char *const kinds[KINDS] = {"data", "vertical", "gpipe", "1f1b", "interleaved"};
 
 static struct sys_args args;
 static struct sys_process process;
@@ -29,8 +33,14 @@ static void check(const char *config_path, const char *words, const char *chosen
     }
     printf("%.*s\n", (int)strcspn(said, "\n"), said);
     CHECK(strncmp(said + strlen("--mesh auto: takes "), chosen, strlen(chosen)) == 0);
-    CHECK(strstr(said, "dp=4,pp=1 ") != NULL && strstr(said, "dp=2,pp=2 ") != NULL &&
-          strstr(said, "dp=1,pp=4 ") != NULL);
+    const bool all = strstr(words, "--sum-groups") == NULL;
+    for (int i = 0; i < KINDS && all; i++) { /* the best of each beside it, in the log and in the table of the plan */
+        CHECK(strstr(said, kinds[i]) != NULL && strstr(process.outcome.out, kinds[i]) != NULL);
+    }
+    CHECK(!all || strstr(said, " at its limit for ") != NULL);
+    const char *const table = strstr(process.outcome.out, "the best mesh of every kind");
+    CHECK(table != NULL && strstr(table, "(taken)") != NULL);
+    printf("%.*s\n", table == NULL ? 0 : 480, table);
 }
 
 int main(void) {
@@ -39,5 +49,8 @@ int main(void) {
           "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8", "dp=1,pp=4,");
     check(config_path, "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB --host-mem 1000GiB "
           "--max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16", "dp=4,pp=1,");
+    check(config_path, "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB --host-mem 1000GiB "
+          "--max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16 --sum-groups 1 "
+          "--pipeline-schedule vertical", "dp=1,pp=4,"); /* one group leaves no second data rank */
     return test_end();
 }
