@@ -47,6 +47,22 @@ struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, const struct ox_u
     return (struct ox_unit_ends){.in_bytes = list.values[list.in].bytes, .out_bytes = list.values[list.out].bytes};
 }
 
+struct ox_unit_routes ox_unit_routes(const struct ox_shape *shape, const struct ox_unit *unit) {
+    const struct ox_mixture *const mixture = &shape->model->config.mixture;
+    if (unit->kind != OX_UNIT_BLOCK || mixture->per_unit == 0 ||
+        !ox_model_stage_has(shape->model, unit, OX_ROLE_ROUTER)) {
+        return (struct ox_unit_routes){0};
+    }
+    const uint64_t bytes = (mixture->router.experts + 1) * sizeof(int32_t); /* the last part of the order of pairs */
+    return (struct ox_unit_routes){.offset = ox_handed_of(shape).order + ox_pair_order_bytes(shape) - bytes,
+                                   .bytes = bytes};
+}
+
+uint32_t ox_unit_rows(const struct ox_unit *unit, const void *routes) {
+    const int32_t *const offsets = routes; /* where an expert's rows begin, and behind the last one where they end */
+    return (uint32_t)(offsets[unit->expert_first + unit->expert_count] - offsets[unit->expert_first]);
+}
+
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit) {
     struct ox_schedule schedule;
     if (unit->kind != OX_UNIT_BLOCK) {

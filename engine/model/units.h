@@ -106,6 +106,14 @@ struct ox_unit_ends {
     uint64_t in_bytes, out_bytes;
 };
 struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, const struct ox_unit *unit);
+/* How many rows each expert has, from which those of groups of experts follow: what the output of a block says whose
+ * experts are units of their own. The offset in it, and the bytes; 0 of both: the unit is no such block. */
+struct ox_unit_routes {
+    uint64_t offset, bytes;
+};
+struct ox_unit_routes ox_unit_routes(const struct ox_shape *shape, const struct ox_unit *unit);
+/* How many rows the unit's experts have by what a block has said. */
+uint32_t ox_unit_rows(const struct ox_unit *unit, const void *routes);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */

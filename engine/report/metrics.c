@@ -100,6 +100,17 @@ static json_t *traffic_json(const uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIN
     return links;
 }
 
+/* What the plan moves and the step did not need, by link. */
+static json_t *left_out_json(const uint64_t left_out[OX_LINK_COUNT]) {
+    json_t *const links = json_object();
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        if (left_out[link] > 0) {
+            json_object_set_new(links, ox_link_name((enum ox_link)link), json_integer((json_int_t)left_out[link]));
+        }
+    }
+    return links;
+}
+
 static json_t *lanes_json(const double seconds[OX_LANE_COUNT]) {
     json_t *const lanes = json_object();
     for (int i = 0; i < OX_LANE_COUNT; i++) {
@@ -144,7 +155,8 @@ static const char *order_name(const struct ox_step_result *result) {
 }
 
 /* Adds how experts were used: by expert over all layers, and of each layer how many no token chose. */
-static void add_experts(json_t *line, const struct ox_router_report *report) {
+static void add_experts(json_t *line, const struct ox_step_result *result) {
+    const struct ox_router_report *const report = &result->routers;
     struct ox_expert_use use;
     if (line == NULL || report->layers == 0) {
         return;
@@ -165,8 +177,9 @@ static void add_experts(json_t *line, const struct ox_router_report *report) {
         }
         json_array_append_new(idle, json_integer(count));
     }
-    json_object_set_new(line, "experts", json_pack("{s:o, s:o, s:i, s:i}", "tokens", loads, "idle", idle,
-                                                   "busiest_layer", (int)use.layer, "busiest_expert", (int)use.expert));
+    json_object_set_new(line, "experts", json_pack("{s:o, s:o, s:i, s:i, s:o}", "tokens", loads, "idle", idle,
+                                                   "busiest_layer", (int)use.layer, "busiest_expert", (int)use.expert,
+                                                   "left_out_bytes", left_out_json(result->left_out)));
 }
 
 /* Adds what is known of the energy; NaN is not. */
@@ -200,7 +213,7 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     for (uint32_t i = 0; line != NULL && i < report->part_count; i++) {
         json_object_set_new(line, report->parts[i].name, ox_json_number(report->parts[i].value));
     }
-    add_experts(line, &result->routers);
+    add_experts(line, result);
     add_energy(line, &report->energy);
     write_line(metrics, line);
 }

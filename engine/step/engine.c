@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "engine/step/executor/executor.h"
+#include "engine/step/planes/routing.h"
 #include "engine/step/link/link.h"
 #include "engine/step/pending/overlap.h"
 #include "engine/step/place.h"
@@ -535,6 +536,9 @@ static void add_share(struct ox_step_result *out, const struct ox_step_result *s
     }
     ox_traffic_add(share->traffic, out->traffic);
     ox_traffic_add(share->planned, out->planned);
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        out->left_out[link] += share->left_out[link];
+    }
 }
 
 /* A meeting of the processes that fails on this one alone must end what the others do next. */

@@ -287,6 +287,9 @@ struct ox_step_result {
     /* Bytes that should have crossed: the plan's figures. If steps overlap, they differ for the first step and for
      * steps around a clipped one. */
     uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
+    /* Bytes of weights that the plan has and that were not moved, because their experts had no rows. `planned` is
+     * without them. */
+    uint64_t left_out[OX_LINK_COUNT];
 };
 
 /* On failure all lanes are drained and the transaction is aborted. The next call begins with the last commit, also

@@ -29,15 +29,17 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
     const uint32_t unit_idx = unit->own;
     const enum ox_unit_kind kind = unit->kind;
     const uint32_t expert_first = unit->expert_first;
-    const uint32_t starts_back = expert_first == 0 ? 0 : expert_first / model->config.mixture.per_unit;
+    const uint32_t nth = expert_first == 0 ? 0 : expert_first / model->config.mixture.per_unit; /* behind the block */
     const struct ox_unit_ends ends = ox_unit_ends(shape, unit);
     struct ox_plan_stage stage = {
         .kind = kinds[kind],
         .input_bytes = kind == OX_UNIT_EMBED ? 0 : ends.in_bytes,
         .output_bytes = kind == OX_UNIT_HEAD ? 0 : ends.out_bytes,
         .kept_bytes = ox_unit_kept_bytes(shape, unit),
-        .saves_input = kinds[kind] == OX_PLAN_BLOCK && starts_back == 0,
-        .starts_back = starts_back,
+        .saves_input = kinds[kind] == OX_PLAN_BLOCK && nth == 0,
+        .starts_back = nth,
+        .routes_bytes = ox_unit_routes(shape, unit).bytes,
+        .routed_back = kind == OX_UNIT_EXPERTS ? nth + 1 : 0,
         .reports = ox_model_stage_has(model, unit, OX_ROLE_ROUTER),
         .forward = describe_pass(shape, unit, OX_PASS_FORWARD),
         .backward = describe_pass(shape, unit, OX_PASS_BACKWARD),

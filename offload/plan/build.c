@@ -95,6 +95,7 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
     if (b->plan->written_buf != OX_NONE && ox_build_unit(b, unit_idx)->trained) {
         ox_build_reads(read, b->plan->written_buf, OX_USE_WRITTEN);
     }
+    ox_build_ask(b, read);
     ox_build_count_move(b, read);
 }
 
@@ -128,6 +129,7 @@ static uint32_t upload(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     if (ox_build_rules(b, unit_idx)->lo_in_state) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }
+    ox_build_ask(b, task);
     ox_build_count_move(b, task);
     return target;
 }
@@ -200,6 +202,7 @@ static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit, ui
     struct ox_task *const task = ox_build_task(b, OX_TASK_CAST, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     reads_planes(b, task, visit, nth, 0);
     ox_build_writes(task, cast, OX_USE_CAST);
+    ox_build_ask(b, task);
     return cast;
 }
 
@@ -256,6 +259,7 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     if (b->train && visit->mb_first == 0 && visit->pass == PASS_BACKWARD) {
         update_late(b, visit);
     }
+    ox_build_set_asks(b, &b->scratch->visits[visit->idx]);
     for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
         const uint32_t unit_idx = stage->units[nth].unit_idx;
         const bool first = visit->mb_first == 0 && visit->pass != PASS_BACKWARD &&
@@ -292,6 +296,7 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
 struct block_pass {
     uint32_t cast[OX_STAGE_UNITS_MAX]; /* where blocks compute with cast weights */
     uint32_t room;
+    uint32_t routes; /* where forward leaves who has rows, or OX_NONE */
 };
 
 static void begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass,
@@ -372,6 +377,7 @@ static void forward_phase(struct ox_builder *b, const struct visit *visit, const
     if (keeps) {
         writes_on(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
     }
+    ox_build_routes_leave(task, pass->routes, visit->mb_first);
     cross(b, visit, mb_idx, keeps ? OX_PLAN_FORWARD_KEPT : OX_PLAN_FORWARD, phase, pass->room);
 }
 
@@ -380,8 +386,10 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_stage *const stage = visit->stage;
     const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = s->keeps[visit->stage_idx];
     const struct ox_plan_pass *const of = keeps ? &stage->forward_kept : &stage->forward;
-    struct block_pass pass = {.room = OX_NONE};
-    OX_ASSERT(of->cut_count == 0 || (is_block && !stage->reports));
+    const struct ox_pipe_visit *const own = &s->visits[visit->idx];
+    struct block_pass pass = {.room = OX_NONE, .routes = ox_build_routes_begin(b, own)};
+    OX_ASSERT(of->cut_count == 0 || (is_block && !stage->reports && pass.routes == OX_NONE));
+    ox_build_set_asks(b, own);
     if (is_block) {
         begin_block(b, visit, of, &pass);
     }
@@ -398,6 +406,7 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
         ox_build_after(b, visit->stage_idx, mb_idx, false);
         ox_build_pass_on(b, visit->stage_idx, mb_idx, y);
     }
+    ox_build_routes_end(b, own, pass.routes);
 }
 
 /* ---- the gradients that a stage's backward adds to -------------------------------------------------- */
@@ -522,6 +531,7 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_pass *const of = keeps ? &stage->backward_kept : &stage->backward;
     struct block_pass pass = {.room = OX_NONE};
     OX_ASSERT(of->cut_count == 0 || is_block);
+    ox_build_set_asks(b, &b->scratch->visits[visit->idx]);
     if (is_block) {
         begin_block(b, visit, of, &pass);
     }
@@ -695,6 +705,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     while (!ox_plan_computes(input, b.first_own)) {
         b.first_own++;
     }
+    memset(full->scratch.routes, 0, (size_t)plan->stage_count * plan->micro_batches * sizeof *full->scratch.routes);
     count_slots(&b);
     choose_kept(&b);
     ox_build_visits(&b);

@@ -49,7 +49,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
     task->kind = (uint8_t)kind;
     task->lane = (uint8_t)lane;
     task->unit_idx = unit_idx;
-    task->stage_idx = task->grad_idx = task->peer = OX_NONE;
+    task->stage_idx = task->grad_idx = task->peer = task->asks_stage = OX_NONE;
     task->mb_idx = mb_idx;
     task->when = OX_FACT_OWN_WORK;
     return task;

@@ -26,6 +26,8 @@ struct ox_builder {
     uint64_t commit_time; /* after which it may be */
     bool in_circle; /* no order of transfers lets all ranks end */
     uint32_t arrival_count, arrived; /* from other ranks of the pipeline: all, and listed by now */
+    struct ox_task asks; /* how tasks for weights ask in the visit that is prepared or run: asks_stage to mb_past */
+    uint32_t asks_buf;   /* what they read for it */
     struct ox_step_case usual; /* the case for which the plan counts bytes */
     bool between; /* commits come between steps (ox_plan_commits_between) */
 };
@@ -138,6 +140,18 @@ void ox_build_pass_on(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx,
 /* Takes the gradient of the stage's output, and gives that of its input, where another rank or part is next to it. */
 void ox_build_begin_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
 void ox_build_end_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
+
+/* ---- stages that may have no rows: offload/plan/build_routes.c ------------------------------------ */
+
+/* Whether and how tasks of this kind ask in a visit: it sets `asks` of the builder. */
+void ox_build_set_asks(struct ox_builder *b, const struct ox_pipe_visit *visit);
+/* Lets a task for weights of the visit ask, if the visit does. */
+void ox_build_ask(const struct ox_builder *b, struct ox_task *task);
+/* The buffer in which the forward of a visit leaves how many rows the stages behind it have; OX_NONE: nobody asks.
+ * `leave` lets the task of one micro-batch do so, and `end` brings it to the host. */
+uint32_t ox_build_routes_begin(struct ox_builder *b, const struct ox_pipe_visit *visit);
+void ox_build_routes_leave(struct ox_task *task, uint32_t buf_idx, uint32_t mb_first);
+void ox_build_routes_end(struct ox_builder *b, const struct ox_pipe_visit *visit, uint32_t buf_idx);
 
 /* ---- gradients: offload/plan/build_grad.c --------------------------------------------------------- */
 

@@ -41,6 +41,12 @@ struct ox_build_arrival {
     bool is_dx;
 };
 
+/* Where host memory has the rows of a visit's stages that may have none: the buffer, 1 + the task after which it does
+ * (0: it does not), and the micro-batch behind the last. */
+struct ox_build_routes {
+    uint32_t buf_idx, task, mb_past;
+};
+
 /* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
@@ -61,6 +67,7 @@ struct ox_plan_scratch {
     uint32_t *act;        /* (stage_count, micro_batches): activation checkpoints */
     uint32_t *act_spool;  /* (stage_count, micro_batches): those on NVMe          */
     uint32_t *kept;       /* (stage_count, micro_batches): kept activations       */
+    struct ox_build_routes *routes; /* (stage_count, micro_batches): by the first micro-batch of the visit */
     uint32_t *x, *dx, *batch; /* per micro-batch                       */
     struct ox_pipe_room room;
     struct ox_pipe_visit *visits; /* visit_cap: those of the rank; of all coordinates while times are followed */

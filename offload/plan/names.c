@@ -20,6 +20,7 @@ enum word {
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
     WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN, WORD_ROWS,
+    WORD_ROUTES,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -48,6 +49,7 @@ static uint32_t word_of_move(const struct ox_task *task) {
                                 [OX_LANE_LINK_IN] = WORD_DX_ARRIVE, [OX_LANE_LINK_OUT] = WORD_DX_LEAVE},
         [OX_MOVE_SUM] = {[OX_LANE_LINK] = WORD_REDUCE_SCATTER},
         [OX_MOVE_ROWS] = {[OX_LANE_LINK] = WORD_ROWS},
+        [OX_MOVE_ROUTES] = {[OX_LANE_D2H] = WORD_ROUTES},
     };
     OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
     return words[task->move][task->lane];
@@ -94,7 +96,7 @@ const char *ox_task_word_name(uint32_t word) {
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
-        "adam-state", "load-return", "rows"};
+        "adam-state", "load-return", "rows", "routes"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

@@ -267,7 +267,8 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_BATCH] = OX_TRAFFIC_OTHER,     [OX_MOVE_LOSSES] = OX_TRAFFIC_OTHER,
         [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER,
         [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS,
-        [OX_MOVE_SUM] = OX_TRAFFIC_GRADS,       [OX_MOVE_ROWS] = OX_TRAFFIC_ACTIVATIONS};
+        [OX_MOVE_SUM] = OX_TRAFFIC_GRADS,       [OX_MOVE_ROWS] = OX_TRAFFIC_ACTIVATIONS,
+        [OX_MOVE_ROUTES] = OX_TRAFFIC_OTHER};
     if (task->kind != OX_TASK_MOVE) {
         return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
     }
@@ -317,6 +318,8 @@ uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_t
         return ox_plan_partials_bytes(input, task->unit_idx);
     case OX_MOVE_NONFINITE:
         return model->unit_count * sizeof(uint64_t);
+    case OX_MOVE_ROUTES:
+        return model->stages[task->stage_idx].routes_bytes * (task->mb_past - task->mb_first);
     case OX_MOVE_OUTSIDE_ACT:
     case OX_MOVE_OUTSIDE_DX:
         return outside_bytes(&model->stages[task->stage_idx], task);
@@ -442,6 +445,7 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     scratch->act = place(memory, stages * micro_batches, sizeof(uint32_t));
     scratch->act_spool = place(memory, stages * micro_batches, sizeof(uint32_t));
     scratch->kept = place(memory, stages * micro_batches, sizeof(uint32_t));
+    scratch->routes = place(memory, stages * micro_batches, sizeof *scratch->routes);
     scratch->x = place(memory, micro_batches, sizeof(uint32_t));
     scratch->dx = place(memory, micro_batches, sizeof(uint32_t));
     scratch->batch = place(memory, micro_batches, sizeof(uint32_t));
@@ -488,6 +492,8 @@ static void check_model(const struct ox_plan_model *model) {
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const struct ox_plan_stage *const stage = &model->stages[i];
         OX_ASSERT(stage->unit_count >= 1 && stage->unit_count <= OX_STAGE_UNITS_MAX);
+        OX_ASSERT(stage->routed_back == 0 || (stage->kind == OX_PLAN_BLOCK && stage->routed_back <= i &&
+                                              model->stages[i - stage->routed_back].routes_bytes > 0));
         for (uint32_t k = 0; k < stage->unit_count; k++) {
             const struct ox_plan_stage_unit *const use = &stage->units[k];
             OX_ASSERT(use->unit_idx < model->unit_count && model->units[use->unit_idx].stage_idx <= i);
@@ -505,10 +511,11 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     *out = NULL;
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
     const uint64_t stages = input->model.stage_count, micro_batches = input->model.micro_batches;
-    uint64_t uses = 0, cuts = 0;
+    uint64_t uses = 0, cuts = 0, routes = 0;
     for (uint32_t i = 0; i < stages; i++) {
         const struct ox_plan_stage *const stage = &input->model.stages[i];
         uses += stage->unit_count;
+        routes += stage->routes_bytes > 0;
         cuts += ox_max_u64(stage->forward.cut_count, stage->forward_kept.cut_count) +
                 ox_max_u64(stage->backward.cut_count, stage->backward_kept.cut_count);
     }
@@ -520,7 +527,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve for each use of a unit, which has a gradient: three forward; three for weights and six
-     * for gradients backward. A step has nine per unit: transfers of planes, the updates and what goes with them. With
+     * for gradients backward; and one for each stage that says which others have rows. A step has nine per unit:
+     * transfers of planes, the updates and what goes with them. With
      * several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have slices, a
      * tile also gathers the weights for two visits of each use, and a step exchanges and adds the parts of each
      * gradient and gathers square sums and losses. Each cut of a pass has two tasks; where there are groups of rows,
@@ -533,7 +541,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
-        micro_batches * (stages * 6 + uses * 12 + 1 + 2 * borders + 2 * cuts) + units * 9 + folds + gathers +
+        micro_batches * (stages * 6 + uses * 12 + 1 + routes + 2 * borders + 2 * cuts) + units * 9 + folds + gathers +
         exchanges + transfers + grads + 64;
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "

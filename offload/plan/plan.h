@@ -85,6 +85,7 @@ enum ox_move {
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
     OX_MOVE_SUM, /* link: the library adds the sums that all ranks have of a gradient, and each gets its slice  */
     OX_MOVE_ROWS, /* link: what a phase of a pass leaves for the next one of other ranks (struct ox_plan_cut) */
+    OX_MOVE_ROUTES, /* d2h: how many rows stages have that may have none, as the stage before them has found */
     OX_MOVE_COUNT
 };
 
@@ -104,7 +105,8 @@ enum ox_use_role {
     OX_USE_NORM, OX_USE_CONST, OX_USE_STREAM,
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN,               /* the drives hold all planes that the step computes with */
-    OX_USE_REPLACED               /* takes the planes of the task's unit as they were before a speculative update */
+    OX_USE_REPLACED,              /* takes the planes of the task's unit as they were before a speculative update */
+    OX_USE_ROUTES                 /* how many rows stages have that may have none */
 };
 
 enum ox_buf_kind {
@@ -139,7 +141,7 @@ struct ox_use {
     bool write;  /* changes it; an update both reads and writes */
 };
 
-enum { OX_TASK_USES_MAX = 14 };
+enum { OX_TASK_USES_MAX = 16 };
 
 /* What a step meets when it begins. One list of tasks serves every step of a run. Most tasks always work; tasks of the
  * optimizer depend on how the step before ended and on what this one may assume, so each names the facts that it
@@ -184,6 +186,11 @@ struct ox_task {
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
     uint32_t peer;     /* LINK_IN, LINK_OUT: the rank from which it comes or to which it goes; else OX_NONE */
+    /* WEIGHTS (not on LINK), CAST: the stage for which alone it works, in the backward of micro-batches [mb_first,
+     * mb_past), or OX_NONE. Where that stage has no rows in any of these the task does nothing: its target is not read.
+     * What it reads as ROUTES says so, once the task `asks` - 1 has ended, for which the issuing thread waits. ROUTES:
+     * the micro-batches that it brings; FORWARD that leaves them: the first of these. */
+    uint32_t asks_stage, asks, mb_first, mb_past;
     uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is set or added to; MOVE of a
                           partial sum: the last slot that travels, of a part: which one; else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
@@ -193,7 +200,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 47 };
+enum { OX_TASK_WORD_COUNT = 48 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -263,6 +270,11 @@ struct ox_plan_stage {
     uint32_t starts_back; /* a block that does not save it starts from that of the stage so many before it; those in
                              between do too */
     bool reports;        /* in training its forward writes its part of a micro-batch's report */
+    /* Bytes of a micro-batch in which its forward says how many rows the stages behind it have; 0: all have some. And
+     * which of the stages before it, so many back, says it of this one; 0: none. It reads no weights where it has no
+     * rows. */
+    uint64_t routes_bytes;
+    uint32_t routed_back;
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
      * for a block that keeps what its backward needs. An embedding needs no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;

@@ -75,6 +75,7 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, true, false},
     [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
     [OX_MOVE_ROWS] = {ON_LINK, OF_STAGE, true, false, false},
+    [OX_MOVE_ROUTES] = {ON_D2H, OF_STAGE, false, true, false},
 };
 
 static bool is_gradient_of(const struct effects *e, uint32_t grad_idx, uint32_t unit_idx) {
@@ -150,6 +151,21 @@ static bool fits_scope(const struct effects *e, enum scope scope) {
            (scope == OF_GRADIENT ? is_gradient_of(e, task->grad_idx, task->unit_idx) : task->grad_idx == OX_NONE);
 }
 
+/* Whether the task asks for rows as its kind may, waits for an earlier task then, and names micro-batches where it has
+ * some. */
+static bool fits_asks(const struct effects *e) {
+    const struct ox_task *const task = e->task;
+    const bool moves = task->kind == OX_TASK_MOVE, asks = task->asks_stage != OX_NONE;
+    const bool may = task->kind == OX_TASK_CAST ||
+                     (moves && task->move == OX_MOVE_WEIGHTS && task->lane != OX_LANE_LINK);
+    const bool has_first = asks || task->kind == OX_TASK_FORWARD || (moves && task->move == OX_MOVE_ROUTES);
+    const bool has_past = asks || (moves && task->move == OX_MOVE_ROUTES);
+    return (!asks || (may && task->asks_stage < e->plan->stage_count && task->mb_first < task->mb_past)) &&
+           asks == (task->asks != 0) && task->asks <= (uint32_t)(task - e->plan->tasks) &&
+           (has_first || task->mb_first == 0) && (has_past || task->mb_past == 0) &&
+           task->mb_past <= e->plan->micro_batches && task->mb_first <= e->plan->micro_batches;
+}
+
 static bool fits_rule(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const struct rule *const rule = rule_of(task);
@@ -161,7 +177,7 @@ static bool fits_rule(const struct effects *e) {
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
            fits_scope(e, is_total(task) ? OF_STEP : (enum scope)rule->scope) && is_own(e) &&
-           is_between_ranks(task) == (task->peer != OX_NONE) &&
+           is_between_ranks(task) == (task->peer != OX_NONE) && fits_asks(e) &&
            (rule->scope != OF_UNIT || !rule->train_only || is_total(task) ||
             ox_proof_trained(e->in, task->unit_idx)) &&
            (rule->of_batch ? task->mb_idx < e->plan->micro_batches : task->mb_idx == OX_NONE);
@@ -295,6 +311,7 @@ static void begin(struct effects *e) {
     }
     for (uint32_t i = 0; i < e->plan->buf_count; i++) {
         e->held[i] = first_content(e, i);
+        e->only[i] = (struct ox_only){.stage_idx = OX_NONE};
     }
 }
 
@@ -589,6 +606,7 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.store = input->budget.nvme_bytes > 0;
     e.overlap = plan->kind != OX_PLAN_EVAL && input->placement.overlap;
     e.held = calloc(plan->buf_count + 1u, sizeof *e.held);
+    e.only = calloc(plan->buf_count + 1u, sizeof *e.only);
     e.largest_bytes = calloc(plan->buf_count + 1u, sizeof *e.largest_bytes);
     e.updated = calloc(3 * (size_t)plan->unit_count, 1);
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
@@ -600,8 +618,8 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }
     e.sum_step_count = e.sum_steps == NULL ? 0 : ox_proof_sum_steps(input, e.sum_steps);
-    const bool room = e.sum_steps != NULL && e.held != NULL && e.largest_bytes != NULL && e.updated != NULL &&
-                      e.keeps != NULL && e.crossed != NULL;
+    const bool room = e.sum_steps != NULL && e.held != NULL && e.only != NULL && e.largest_bytes != NULL &&
+                      e.updated != NULL && e.keeps != NULL && e.crossed != NULL;
     const enum ox_status status =
         room ? check_all(&e) : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count);
     free(e.sum_steps);
@@ -610,5 +628,6 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     free(e.updated);
     free(e.largest_bytes);
     free(e.held);
+    free(e.only);
     return status;
 }

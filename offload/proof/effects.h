@@ -42,6 +42,7 @@ enum ox_holding {
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
     REPLACED, /* planes of unit `idx` and its state in version `count`, saved; or hi alone */
+    ROUTES, /* how many rows the stages behind stage `idx` have in micro-batches [first, count) */
     CONSTANT, WORK, SLOTS,
     /* Within a pass of several phases, whose number and stage `count` and `idx` name (ox_content_within): its scratch,
      * its activations or their gradient, what it keeps; and a gradient that some phases have added to. */
@@ -54,6 +55,13 @@ enum { OLD, CURRENT, NEW };
 struct ox_content {
     uint8_t what; /* enum ox_holding */
     uint32_t idx, count; /* as enum ox_holding says; idx may be OX_NONE */
+    uint32_t first;      /* ROUTES */
+};
+
+/* For whom alone a buffer was filled: a stage in the backward of some micro-batches, or with OX_NONE for all. */
+struct ox_only {
+    uint32_t stage_idx, mb_first, mb_past;
+    uint32_t by; /* 1 + the task that filled it */
 };
 
 enum ox_access { READS = 1, WRITES = 2, UPDATES = READS | WRITES };
@@ -65,6 +73,7 @@ struct effects {
     uint32_t facts;          /* its facts, which decide which tasks work */
     uint8_t *due;            /* per unit: what its carried update has still to make (enum ox_due) */
     struct ox_content *held; /* per buffer */
+    struct ox_only *only;    /* per buffer */
     uint64_t *largest_bytes; /* per buffer: size of the largest thing it has held, over all cases */
     uint8_t *updated;        /* per unit: the version it was updated to */
     uint8_t *reduced;        /* per unit: 1: what the rank has of its gradient is counted in the norm; 2: all of it */
@@ -91,7 +100,10 @@ struct effects {
 };
 
 static inline struct ox_content ox_content(enum ox_holding what, uint32_t idx, uint32_t count) {
-    return (struct ox_content){(uint8_t)what, idx, count};
+    return (struct ox_content){(uint8_t)what, idx, count, 0};
+}
+static inline struct ox_content ox_content_routes(uint32_t stage_idx, uint32_t mb_first, uint32_t mb_past) {
+    return (struct ox_content){ROUTES, stage_idx, mb_past, mb_first};
 }
 
 /* What the rank sums of a gradient, after the last step; and the finished sum of what it has of the gradient: these
@@ -125,7 +137,7 @@ static inline struct ox_content ox_content_within(enum ox_holding what, const st
 }
 
 static inline bool ox_content_same(struct ox_content a, struct ox_content b) {
-    return a.what == b.what && a.idx == b.idx && a.count == b.count;
+    return a.what == b.what && a.idx == b.idx && a.count == b.count && a.first == b.first;
 }
 
 static inline const struct ox_plan_unit *ox_effects_unit(const struct effects *e, uint32_t unit_idx) {
@@ -211,6 +223,9 @@ void ox_effects_replace(struct effects *e, enum ox_use_role role, enum ox_tier t
 void ox_effects_need_buffer(struct effects *e, enum ox_use_role role, uint32_t buf_idx);
 /* Counts what the task moves over a link; within unified memory copies cross none. */
 void ox_effects_count(struct effects *e, enum ox_link link, enum ox_traffic_kind kind, uint64_t bytes);
+
+/* Demands that a task for weights asks for its stage what is known there, if it asks (effects_tasks.c). */
+void ox_effects_asks(struct effects *e);
 
 /* ---- tasks ------------------------------------------------------------------------------------------ */
 

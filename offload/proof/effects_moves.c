@@ -42,6 +42,7 @@ static void need_extent(struct effects *e, uint32_t spool_idx, uint64_t bytes) {
 static void move_weights(struct effects *e, struct route route, uint32_t unit_idx) {
     const struct ox_content planes = ox_content(PLANES, unit_idx, CURRENT);
     ox_effects_count(e, route.link, OX_TRAFFIC_WEIGHTS, ox_proof_planes_bytes(e->in, unit_idx));
+    ox_effects_asks(e);
     if (!of_drives(route)) {
         move(e, route, planes);
         if (e->in->budget.unified) {
@@ -331,6 +332,18 @@ static void cross(struct effects *e) {
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_ACTIVATIONS, others);
 }
 
+/* How many rows the stages behind this one have comes to the host. */
+static void move_routes(struct effects *e, struct route route, uint32_t stage_idx) {
+    const uint32_t first = e->task->mb_first, past = e->task->mb_past;
+    if (past <= first || e->in->budget.unified) {
+        ox_effects_reject(e, "moves rows of no micro-batch, or that the host has");
+        return;
+    }
+    move(e, route, ox_content_routes(stage_idx, first, past));
+    ox_effects_count(e, route.link, OX_TRAFFIC_OTHER,
+                     (past - first) * ox_effects_stage(e, stage_idx)->routes_bytes);
+}
+
 /* What a rank does together with the others. */
 static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
     switch ((enum ox_move)e->task->move) {
@@ -389,6 +402,9 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
         break;
     case OX_MOVE_PARTIALS:
         ox_effects_norm_save(e, unit_idx);
+        break;
+    case OX_MOVE_ROUTES:
+        move_routes(e, route, e->task->stage_idx);
         break;
     case OX_MOVE_OUTSIDE_ACT:
     case OX_MOVE_OUTSIDE_DX:

@@ -189,6 +189,47 @@ static void use_scratch(struct effects *e, const struct phase *phase, bool const
     }
 }
 
+/* Who asks belongs to a stage that may have no rows in backward, and reads what the stage before it has said of these
+ * micro-batches. It waits for the task that has brought that to host memory. */
+void ox_effects_asks(struct effects *e) {
+    const struct ox_task *const task = e->task;
+    if (task->asks_stage == OX_NONE) {
+        return;
+    }
+    const struct ox_plan_stage *const stage = ox_effects_stage(e, task->asks_stage);
+    const struct ox_use *const use = ox_effects_use(e, OX_USE_ROUTES);
+    bool has_unit = false;
+    for (uint32_t k = 0; k < stage->unit_count; k++) {
+        has_unit = has_unit || stage->units[k].unit_idx == task->unit_idx;
+    }
+    if (!has_unit || stage->routed_back == 0 || !e->train || ox_proof_divides(e->in)) {
+        ox_effects_reject(e, "asks for the rows of a stage that always has some, or of another unit's");
+        return;
+    }
+    ox_effects_need(e, OX_USE_ROUTES, OX_TIER_HOST,
+                    ox_content_routes(task->asks_stage - stage->routed_back, task->mb_first, task->mb_past));
+    if (use != NULL && e->only[use->buf_idx].by != task->asks) {
+        ox_effects_reject(e, "does not wait for the task that knows who has rows");
+    }
+}
+
+/* A forward that leaves how many rows the stages behind it have, of one micro-batch after the other. */
+static void leave_routes(struct effects *e, const struct ox_plan_stage *stage, uint32_t stage_idx) {
+    const uint32_t first = e->task->mb_first, mb_idx = e->task->mb_idx;
+    const struct ox_content from_to[2] = {ox_content_routes(stage_idx, first, mb_idx),
+                                          ox_content_routes(stage_idx, first, mb_idx + 1)};
+    if (ox_effects_use(e, OX_USE_ROUTES) == NULL && first == 0) {
+        return;
+    }
+    if (!e->train || stage->routes_bytes == 0 || first > mb_idx) {
+        ox_effects_reject(e, "leaves rows of stages that always have some");
+    } else if (first == mb_idx) {
+        ox_effects_fill(e, OX_USE_ROUTES, ox_effects_compute_tier(e), from_to[1]);
+    } else {
+        ox_effects_change(e, OX_USE_ROUTES, ox_effects_compute_tier(e), from_to);
+    }
+}
+
 /* ---- kernels ---------------------------------------------------------------------------------- */
 
 /* Backward overwrites what forward kept with gradients, so that nothing may be read there any more. */
@@ -245,6 +286,7 @@ static void forward(struct effects *e, uint32_t stage_idx) {
     if (e->keeps[stage_idx]) {
         fill_through(e, &phase, OX_USE_KEPT, PART_KEPT, ox_content(KEPT, stage_idx, e->task->mb_idx));
     }
+    leave_routes(e, stage, stage_idx);
 }
 
 static void head(struct effects *e, uint32_t stage_idx) {
@@ -342,6 +384,7 @@ void ox_effects_follow(struct effects *e) {
             ox_effects_reject(e, "casts planes that compute reads as they are");
         }
         need_planes(e, unit_idx);
+        ox_effects_asks(e);
         ox_effects_fill(e, OX_USE_CAST, tier, ox_content(CAST, unit_idx, 0));
         break;
     case OX_TASK_FORWARD:

@@ -19,6 +19,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
         [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED, [ROOM] = OX_BUF_SCRATCH,
         [PART_ACT] = OX_BUF_ACT,  [PART_KEPT] = OX_BUF_KEPT, [PART_SUM] = OX_BUF_GRAD,
+        [ROUTES] = OX_BUF_SMALL,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -88,6 +89,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_partials_bytes(e->in, content.idx);
     case COUNTS:
         return 8 * (uint64_t)e->plan->unit_count;
+    case ROUTES:
+        return (content.count - content.first) * ox_effects_stage(e, content.idx)->routes_bytes;
     case CONSTANT:
         return model->const_bytes;
     case SLOTS:
@@ -156,10 +159,22 @@ const struct ox_use *ox_effects_find(struct effects *e, enum ox_use_role role, e
     return use;
 }
 
+/* Whether the task may read what may be there for one stage alone: it belongs to that, or asks the same. */
+static bool is_for_task(const struct effects *e, const struct ox_only *only) {
+    const struct ox_task *const task = e->task;
+    const bool computes = task->kind == OX_TASK_BACKWARD && task->stage_idx == only->stage_idx &&
+                          task->mb_idx >= only->mb_first && task->mb_idx < only->mb_past;
+    return only->stage_idx == OX_NONE || computes ||
+           (task->asks_stage == only->stage_idx && task->mb_first == only->mb_first && task->mb_past == only->mb_past);
+}
+
 void ox_effects_need(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {
     const struct ox_use *const use = ox_effects_find(e, role, READS, tier);
     if (use != NULL && !ox_content_same(e->held[use->buf_idx], content)) {
         ox_effects_reject(e, "reads a buffer that does not hold what its work needs");
+    }
+    if (use != NULL && !is_for_task(e, &e->only[use->buf_idx])) {
+        ox_effects_reject(e, "reads a buffer that may be filled for another stage alone");
     }
 }
 
@@ -178,6 +193,9 @@ void ox_effects_hold(struct effects *e, uint32_t buf_idx, struct ox_content cont
     /* What a rank has nothing of takes a page. */
     ox_effects_need_bytes(e, buf_idx, ox_max_u64(ox_effects_bytes(e, content, buf->resident), 1));
     e->held[buf_idx] = content;
+    e->only[buf_idx] = (struct ox_only){.stage_idx = e->task->asks_stage, .mb_first = e->task->mb_first,
+                                        .mb_past = e->task->mb_past,
+                                        .by = 1 + (uint32_t)(e->task - e->plan->tasks)};
 }
 
 void ox_effects_fill(struct effects *e, enum ox_use_role role, enum ox_tier tier, struct ox_content content) {

@@ -1,10 +1,10 @@
 /* The lists of a pipeline's ranks are played together.
  *
  * A task ends where all of these hold: it is issued, which the first tasks of a list are, and each later one when the
- * task OX_RUN_AHEAD_TASKS before it has ended and every norm before it; the task before it in its lane has ended; all
- * that it depends on has ended; and whoever does it together with this rank has come to it too. None of that is undone
- * by what happens elsewhere, so the order in which tasks are looked at does not matter: if all of them end here, they
- * end at any speed of any lane, and if not, those that remain wait for each other in a circle.
+ * task OX_RUN_AHEAD_TASKS before it has ended, every norm before it, and what it asks; the task before it in its lane
+ * has ended; all that it depends on has ended; and whoever does it together with this rank has come to it too. None of
+ * that is undone by what happens elsewhere, so the order in which tasks are looked at does not matter: if all of them
+ * end here, they end at any speed of any lane, and if not, those that remain wait for each other in a circle.
  *
  * What ranks do together is the same content on all of them: a transfer names the stage and the micro-batch on both
  * sides, and what a group or all ranks do is the same task in each list. */
@@ -55,11 +55,17 @@ static void close_player(struct player *player) {
     free(player->ended);
 }
 
+/* Whether what the next task asks is known, for which the issuing thread waits. */
+static bool is_answered(const struct player *player) {
+    const uint32_t asks = player->plan->tasks[player->issued].asks;
+    return asks == 0 || player->ended[asks - 1];
+}
+
 static void issue(struct player *player) {
     const struct ox_plan *const plan = player->plan;
     while (player->issued < plan->task_count &&
            (player->issued < OX_RUN_AHEAD_TASKS || player->ended[player->issued - OX_RUN_AHEAD_TASKS]) &&
-           (player->norm_past == 0 || player->ended[player->norm_past - 1])) {
+           (player->norm_past == 0 || player->ended[player->norm_past - 1]) && is_answered(player)) {
         player->norm_past = plan->tasks[player->issued].kind == OX_TASK_NORM ? player->issued + 1 : player->norm_past;
         player->issued++;
     }

@@ -176,14 +176,15 @@ static bool is_done(const struct ox_sim *sim, uint32_t task_idx) {
     return sim->times[task_idx].end >= 0;
 }
 
-/* Issues tasks in order of the plan. Issue waits for the task `run_ahead_tasks` before, and for the norm, which decides
- * what follows. */
+/* Issues tasks in order of the plan. Issue waits for the task `run_ahead_tasks` before, for the norm, which decides
+ * what follows, and for what a task asks. */
 static void issue(struct ox_sim *sim) {
     const struct ox_plan *const plan = sim->plan;
     const uint32_t ahead = sim->limits.run_ahead_tasks;
     while (sim->issued < plan->task_count) {
         const uint32_t idx = sim->issued;
         if ((ahead > 0 && idx >= ahead && !is_done(sim, idx - ahead)) ||
+            (plan->tasks[idx].asks > 0 && !is_done(sim, plan->tasks[idx].asks - 1)) ||
             (idx > 0 && plan->tasks[idx - 1].kind == OX_TASK_NORM && !is_done(sim, idx - 1))) {
             return;
         }

@@ -91,6 +91,7 @@ const char *ox_page_kind_text(const char *kind) {
         {"adam-state", "the moments and low halves of such a unit"},
         {"load-return", "loads of all routers back to the device"},
         {"rows", "what a phase of a pass leaves for those of other ranks"},
+        {"routes", "which experts have rows, to the host"},
         {"adam", "the optimizer's update of a unit"},
         {"dev-adam", "the update on the device"},
         {"refresh", "updated weights back to the device"},

@@ -22,8 +22,6 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* The losses of all micro-batches of the last step or evaluation, so many doubles apart. */
 const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride);
-/* What the routers did in the last step, of all ranks; once after each. */
-void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 /* Takes the micro-batches of a rank that has the same. */
 void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from);

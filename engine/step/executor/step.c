@@ -218,6 +218,17 @@ static struct ox_stage_weights weights(const struct issue *is) {
     return out;
 }
 
+/* Copies how many rows each expert has from the output of a block. */
+static void leave_routes(const struct issue *is, struct ox_unit_job *job, const void *y) {
+    unsigned char *target = view_if(is, OX_USE_ROUTES);
+    const struct ox_unit_routes routes = ox_unit_routes(job->shape, job->unit);
+    if (target != NULL) {
+        target += (is->task->mb_idx - is->task->mb_first) * routes.bytes;
+        OX_RUN(&job->run, add, .target = (float *)(void *)target, .b = (const unsigned char *)y + routes.offset,
+               .count = routes.bytes / sizeof(float), .real = OX_REAL_F32);
+    }
+}
+
 static enum ox_status issue_forward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
@@ -231,7 +242,9 @@ static enum ox_status issue_forward(const struct issue *is) {
     const struct ox_route_losses losses = sums ? route_losses(is, &job, true) : (struct ox_route_losses){0};
     job.losses = sums ? &losses : NULL;
     const struct ox_stage_weights all = weights(is);
-    return ox_unit_forward(&job, &all, view(is, OX_USE_X).ptr, y);
+    OX_TRY(ox_unit_forward(&job, &all, view(is, OX_USE_X).ptr, y));
+    leave_routes(is, &job, y);
+    return job.run.status;
 }
 
 static enum ox_status issue_backward(const struct issue *is) {
@@ -400,10 +413,54 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 
 /* ---- the loop ------------------------------------------------------------------------------------- */
 
+/* Whether the stage for which alone a task works has rows, in any of the micro-batches. */
+static bool has_rows(const struct issue *is) {
+    const struct ox_plan_input *const input = &is->rank->plan->input;
+    const struct ox_plan_stage *const stage = &input->model.stages[is->task->asks_stage];
+    const struct ox_unit *const unit = ox_model_stage_unit(is->rank->config.model, is->task->asks_stage);
+    const unsigned char *const routes = view(is, OX_USE_ROUTES).ptr;
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < is->task->mb_past - is->task->mb_first; i++) {
+        rows += ox_unit_rows(unit, routes + i * (stage - stage->routed_back)->routes_bytes);
+    }
+    return rows > 0;
+}
+
+/* Asks whether anybody will read what the task makes, which is known when another has ended. What is left out is not
+ * counted, and with chaos on nothing but NaN is left in its place. */
+static enum ox_status ask(const struct issue *is, bool *idle) {
+    struct ox_rank *const rank = is->rank;
+    if (*idle || is->task->asks == 0) {
+        return OX_OK;
+    }
+    OX_TRY(ox_mark_join(rank->marks[is->task->asks - 1]));
+    *idle = !has_rows(is);
+    if (*idle && is->task->kind == OX_TASK_MOVE) {
+        rank->step.left_out[ox_lane_link((enum ox_lane_id)is->task->lane)] +=
+            ox_plan_move_bytes(&rank->plan->input, is->task);
+    }
+    return OX_OK;
+}
+
+/* Fills the target of a copy that is left out. */
+static enum ox_status poison_target(const struct issue *is) {
+    static const uint64_t nans[8192 / sizeof(uint64_t)] = {[0 ... 8192 / sizeof(uint64_t) - 1] = UINT64_MAX};
+    const struct ox_view target = view(is, OX_USE_TARGET);
+    enum ox_status status = OX_OK;
+    for (uint64_t at = 0; at < target.bytes && status == OX_OK; at += sizeof nans) {
+        const struct ox_copy piece = {.target = (unsigned char *)target.ptr + at, .source = nans,
+                                      .bytes = ox_min_u64(sizeof nans, target.bytes - at)};
+        status = ox_device_lane_copy(is->rank->device, is->lane, &piece, NULL);
+    }
+    return status;
+}
+
 static enum ox_status issue_named(struct ox_rank *rank, const struct ox_plan *plan, uint32_t idx) {
     const struct ox_task *const task = &plan->tasks[idx];
-    const bool idle = !ox_rank_works(rank, task);
+    const bool works = ox_rank_works(rank, task);
     const struct issue is = {.rank = rank, .plan = plan, .task = task, .lane = rank->lanes[task->lane]};
+    bool idle = !works;
+    OX_TRY(ask(&is, &idle));
     ox_tracing_issue(rank->tracing, idx, idle, &rank->marks[idx]);
     for (int lane = 0; lane < OX_LANE_COUNT; lane++) {
         if (task->deps[lane] == 0) {
@@ -415,6 +472,9 @@ static enum ox_status issue_named(struct ox_rank *rank, const struct ox_plan *pl
         }
     }
     const bool copies = task->lane == OX_LANE_H2D || task->lane == OX_LANE_D2H;
+    if (idle && works && task->lane == OX_LANE_H2D && rank->config.chaos_seed != 0) {
+        OX_TRY(poison_target(&is));
+    }
     if (idle && (copies || task->lane == OX_LANE_COMPUTE)) {
         return rank->ops.mark(is.lane, &rank->marks[idx]);
     }
@@ -713,6 +773,9 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
         out->lane_busy_seconds[i] += (double)(now.busy_ns - rank->before.lanes[i].busy_ns) * 1e-9;
         out->lane_wait_seconds[i] += (double)(now.wait_ns - rank->before.lanes[i].wait_ns) * 1e-9;
     }
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        out->left_out[link] += rank->step.left_out[link];
+    }
     ox_rank_planned(rank, planned);
     ox_rank_add_traffic(rank, out->traffic);
     ox_traffic_add(traffic->finished, out->traffic);
@@ -725,36 +788,4 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
 const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride) {
     *stride = (uint32_t)report_stride(&rank->plan->input.model);
     return ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
-}
-
-/* Adds up the loads of all micro-batches in the report of the first, in their order. */
-void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out) {
-    const struct ox_plan_input *const input = &rank->plan->input;
-    const struct ox_router *const router = &rank->config.model->config.mixture.router;
-    const struct ox_route_load_layout at = ox_route_load_layout_of(router->experts);
-    const uint32_t count = input->model.report_doubles;
-    const struct ox_plan *const plan = rank->step.plan;
-    double *const all = ox_tiers_resident(&rank->tiers, plan, plan->loss_host_buf).ptr;
-    double *const loads = all + head_doubles(&input->model);
-    if (count == 0) {
-        return;
-    }
-    *out = (struct ox_router_report){.layers = count / at.count, .experts = router->experts,
-                                     .chosen = router->chosen, .loads = loads, .stride = at.count,
-                                     .rows_at = at.rows};
-    ox_routing_loads(rank, all, 0, count, loads);
-    double rows = 0, squares = 0;
-    for (uint32_t layer = 0; layer < out->layers; layer++) {
-        rows += loads[(size_t)layer * at.count + at.rows];
-        squares += loads[(size_t)layer * at.count + at.squares];
-    }
-    for (uint32_t e = 0; e < router->experts; e++) {
-        double counts = 0, probs = 0;
-        for (uint32_t layer = 0; layer < out->layers; layer++) {
-            counts += loads[(size_t)layer * at.count + at.counts + e];
-            probs += loads[(size_t)layer * at.count + at.probs + e];
-        }
-        out->balance += router->experts * (counts / rows) * (probs / rows);
-    }
-    out->z = squares / rows;
 }

@@ -123,6 +123,40 @@ const uint8_t *ox_routing_of(const struct ox_rank *rank, bool pending) {
     return rank->routing == NULL ? NULL : pending ? rank->routing->pending : rank->routing->own;
 }
 
+/* ---- from reports to people ---- */
+
+/* Adds up the loads of all micro-batches in the report of the first, in their order. */
+void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const struct ox_router *const router = &rank->config.model->config.mixture.router;
+    const struct ox_route_load_layout at = ox_route_load_layout_of(router->experts);
+    const uint32_t count = input->model.report_doubles;
+    const struct ox_plan *const plan = rank->step.plan;
+    double *const all = ox_tiers_resident(&rank->tiers, plan, plan->loss_host_buf).ptr;
+    double *const loads = all + ox_plan_loss_bytes(&input->model) / sizeof(double);
+    if (count == 0) {
+        return;
+    }
+    *out = (struct ox_router_report){.layers = count / at.count, .experts = router->experts,
+                                     .chosen = router->chosen, .loads = loads, .stride = at.count,
+                                     .rows_at = at.rows};
+    ox_routing_loads(rank, all, 0, count, loads);
+    double rows = 0, squares = 0;
+    for (uint32_t layer = 0; layer < out->layers; layer++) {
+        rows += loads[(size_t)layer * at.count + at.rows];
+        squares += loads[(size_t)layer * at.count + at.squares];
+    }
+    for (uint32_t e = 0; e < router->experts; e++) {
+        double counts = 0, probs = 0;
+        for (uint32_t layer = 0; layer < out->layers; layer++) {
+            counts += loads[(size_t)layer * at.count + at.counts + e];
+            probs += loads[(size_t)layer * at.count + at.probs + e];
+        }
+        out->balance += router->experts * (counts / rows) * (probs / rows);
+    }
+    out->z = squares / rows;
+}
+
 /* ---- to updates ---- */
 
 bool ox_routing_next(const struct ox_rank *rank, uint32_t unit_idx, const uint8_t *routed,

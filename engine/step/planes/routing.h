@@ -19,6 +19,8 @@ void ox_routing_close(struct ox_rank *rank);
 void ox_routing_loads(const struct ox_rank *rank, const double *reports, uint32_t first, uint32_t count, double *out);
 /* Notes what the reports of all micro-batches say: before the step's updates begin. */
 void ox_routing_decide(struct ox_rank *rank, const double *reports);
+/* What the routers did in the last step, of all ranks; once after each. */
+void ox_rank_report_routers(const struct ox_rank *rank, struct ox_router_report *out);
 /* The step's update is pending: so is what it does to experts. */
 void ox_routing_keep(struct ox_rank *rank);
 /* What is noted of the step that runs, or of the one whose update is pending; NULL: nothing. */

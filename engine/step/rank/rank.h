@@ -43,6 +43,7 @@ struct ox_step_state {
     uint64_t weights_step;   /* the step whose planes compute uses, committed or not; 0: the last commit */
     struct ox_optim_hyper speculative_hyper;
     uint64_t speculative_nonfinite_count;
+    uint64_t left_out[OX_LINK_COUNT]; /* bytes of weights that no expert would have read */
     bool stopped;            /* ranks have agreed to stop before the optimizer begins */
 };
 

@@ -74,6 +74,22 @@ static void draw_reports(struct plan_sample *s, uint64_t seed) {
     model->pooled_doubles = any && nth == 2 ? 1 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
 }
 
+/* Every other model has blocks that say which of the one to three blocks behind them have rows. */
+static void draw_routes(struct plan_sample *s, uint64_t seed) {
+    uint64_t counter = 101000;
+    const bool has = plan_sample_number(seed, &counter, 2) > 0;
+    for (uint32_t i = 0; has && i < s->in.model.stage_count; i++) {
+        struct ox_plan_stage *const stage = &s->model.stages[i];
+        const uint32_t most = (uint32_t)plan_sample_number(seed, &counter, 4);
+        const uint64_t bytes = 4 * (1 + plan_sample_number(seed, &counter, 2000));
+        stage->routes_bytes = stage->kind == OX_PLAN_BLOCK && most > 0 ? bytes : 0;
+        for (uint32_t back = 1; stage->routes_bytes > 0 && back <= most && i + 1 < s->in.model.stage_count &&
+                                s->model.stages[i + 1].kind == OX_PLAN_BLOCK; back++) {
+            s->model.stages[++i].routed_back = back;
+        }
+    }
+}
+
 static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) {
     struct ox_plan_model *const model = &s->in.model;
     struct plan_model_sizes sizes = {0};
@@ -116,6 +132,7 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
         plan_model_vary(&s->model, model, s->elems, seed);
     }
     draw_reports(s, seed);
+    draw_routes(s, seed);
     static const enum ox_compute_dtype dtypes[] = {OX_COMPUTE_BF16, OX_COMPUTE_FP32, OX_COMPUTE_BF16, OX_COMPUTE_FP16};
     const enum ox_compute_dtype dtype = dtypes[plan_sample_number(seed, counter, 4)];
     model->grad_bf16 = plan_sample_number(seed, counter, 2);

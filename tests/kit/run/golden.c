@@ -202,6 +202,9 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
         out->norms[i] = result.grad_norm;
         out->router_losses[i][0] = result.routers.balance;
         out->router_losses[i][1] = result.routers.z;
+        for (int link = 0; link < OX_LINK_COUNT; link++) {
+            out->left_out[link] += result.left_out[link];
+        }
         if (i == 0) {
             read_grads(harness, out);
         }

@@ -44,6 +44,7 @@ struct outcome {
     float *grads[GOLDEN_UNITS_MAX]; /* gradients of step 0 in fp32; NULL on a drive, and with several processes */
     float *weights[GOLDEN_UNITS_MAX];
     float *moments[2][GOLDEN_UNITS_MAX]; /* NULL where the optimizer does not have the second */
+    uint64_t left_out[OX_LINK_COUNT]; /* bytes, over all steps */
     uint64_t logits_count, elems[GOLDEN_UNITS_MAX];
 };
 

@@ -357,7 +357,7 @@ int main(void) {
            (unsigned long long)tally.ranks,
            (unsigned long long)tally.harmless);
     CHECK(tally.found == tally.made && tally.made > 10000);
-    CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.beside > 2 &&
+    CHECK(tally.overlapped > 10 && tally.speculative > 5 && tally.in_memory > 2 && tally.beside > 1 &&
           tally.device > 1);
     CHECK(tally.one_generation > 5 && tally.saved > 2 && tally.ahead > 2 && tally.ranks > 10);
     return test_end();

@@ -40,7 +40,8 @@ static const struct field task_fields[] = {
     FIELD(ox_task, axis),   FLAG(ox_task, last),
     FLAG(ox_task, carried), FLAG(ox_task, begins), FIELD(ox_task, use_count), FIELD(ox_task, unit_idx),
     FIELD(ox_task, stage_idx),
-    FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes)};
+    FIELD(ox_task, grad_idx), FIELD(ox_task, mb_idx),  FIELD(ox_task, slot),     FIELD(ox_task, bytes),
+    FIELD(ox_task, asks_stage), FIELD(ox_task, asks), FIELD(ox_task, mb_first), FIELD(ox_task, mb_past)};
 
 static const struct field use_fields[] = {FIELD(ox_use, buf_idx), FIELD(ox_use, role), FIELD(ox_use, nth),
                                           FLAG(ox_use, read), FLAG(ox_use, write)};
