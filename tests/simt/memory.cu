@@ -13,12 +13,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, SMALL_BYTES = 1 << 20, SMALL_OFFSET = 512 };
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20, SMALL_BYTES = 1 << 20, SMALL_OFFSET = 512 };
 
 struct block {
     size_t bytes;
     unsigned char *pages; /* the first that may be touched */
     size_t page_bytes;
+    void *map; /* with what lies around them */
+    size_t map_bytes;
 };
 
 static std::mutex lock;
@@ -146,16 +148,24 @@ cudaError_t cudaMalloc(void **ptr, size_t bytes) {
     if (bytes > SIMT_MEMORY_BYTES - device_bytes) {
         return simt_note(cudaErrorMemoryAllocation);
     }
-    void *const map = mmap(nullptr, page_bytes + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    /* The guard protects each page of a block before and after each piece of work: huge pages are few. */
+    const bool large = page_bytes >= HUGE_PAGE;
+    const size_t map_bytes = page_bytes + 2 * PAGE + (large ? HUGE_PAGE : 0);
+    void *const map = mmap(nullptr, map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) {
         return simt_note(cudaErrorMemoryAllocation);
     }
-    unsigned char *const pages = (unsigned char *)map + PAGE;
+    const uintptr_t first = (uintptr_t)map + PAGE;
+    unsigned char *const pages =
+        (unsigned char *)(large ? (first + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE : first);
     OX_ASSERT(mprotect(pages, page_bytes, PROT_READ | PROT_WRITE) == 0);
+    if (large) {
+        (void)madvise(pages, page_bytes, MADV_HUGEPAGE); /* a kernel without them only takes longer */
+    }
     memset(pages, 0xff, page_bytes);
     OX_ASSERT(!guarding || mprotect(pages, page_bytes, PROT_NONE) == 0);
     *ptr = pages + offset;
-    blocks[(uintptr_t)*ptr] = block{bytes, pages, page_bytes};
+    blocks[(uintptr_t)*ptr] = block{bytes, pages, page_bytes, map, map_bytes};
     device_bytes += bytes;
     return cudaSuccess;
 }
@@ -167,7 +177,7 @@ cudaError_t cudaFree(void *ptr) {
         const auto found = blocks.find((uintptr_t)ptr);
         OX_ASSERT(found != blocks.end());
         device_bytes -= found->second.bytes;
-        munmap(found->second.pages - PAGE, found->second.page_bytes + 2 * PAGE);
+        munmap(found->second.map, found->second.map_bytes);
         blocks.erase(found);
     }
     return simt_note(simt_health());
