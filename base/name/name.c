@@ -1,4 +1,4 @@
-#include "base/name.h"
+#include "base/name/name.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* How near names are to each other: for "did you mean". */
-#ifndef OX_BASE_NAME_H
-#define OX_BASE_NAME_H
+#ifndef OX_BASE_NAME_NAME_H
+#define OX_BASE_NAME_NAME_H
 
 #include <ctype.h>
 #include <stdbool.h>

@@ -406,8 +406,6 @@ const struct ox_option *ox_options(uint32_t *count);
 const struct ox_option *ox_option_find_in(const char *name, unsigned commands);
 /* Finds an option that any command has. */
 const struct ox_option *ox_option_find(const char *name);
-/* The number of edits that turn one name into the other: insertions, deletions, replacements, swaps of neighbours. */
-unsigned ox_name_distance(const char *a, const char *b);
 /* The name of a command, such as "train" for OX_CMD_TRAIN; "" if `command` is not exactly one. */
 const char *ox_command_name(unsigned command);
 /* Writes "did you mean '--a' or '--b'?" with the options of `commands` that an unknown name may mean, as flags or,

@@ -2,6 +2,7 @@
 #include "engine/config/mesh_words.h"
 
 #include "base/bytes.h"
+#include "base/name/name.h"
 
 #include <inttypes.h>
 #include <stdio.h>

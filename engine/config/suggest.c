@@ -3,6 +3,7 @@
 #include "engine/config/config.h"
 
 #include "base/bytes.h"
+#include "base/name/name.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -19,45 +20,6 @@ struct name {
     char squeezed[NAME_BYTES_MAX]; /* all words as one */
 };
 
-static char folded(char letter) {
-    return letter == '_' ? '-' : (char)tolower((unsigned char)letter);
-}
-
-unsigned ox_name_distance(const char *a, const char *b) {
-    unsigned rows[3][NAME_BYTES_MAX + 1];
-    char from[NAME_BYTES_MAX], to[NAME_BYTES_MAX]; /* folded */
-    const size_t a_len = strlen(a), b_len = strlen(b);
-    if (a_len > NAME_BYTES_MAX || b_len > NAME_BYTES_MAX) {
-        return NAME_BYTES_MAX;
-    }
-    for (size_t i = 0; i < a_len; i++) {
-        from[i] = folded(a[i]);
-    }
-    for (size_t j = 0; j < b_len; j++) {
-        to[j] = folded(b[j]);
-    }
-    for (size_t j = 0; j <= b_len; j++) {
-        rows[0][j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= a_len; i++) {
-        unsigned *const row = rows[i % 3];
-        const unsigned *const above = rows[(i + 2) % 3], *const above2 = rows[(i + 1) % 3];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= b_len; j++) {
-            const bool equal = from[i - 1] == to[j - 1];
-            unsigned best = above[j - 1] + (equal ? 0 : 1);
-            best = above[j] + 1 < best ? above[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            const bool swapped = i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1];
-            if (swapped && above2[j - 2] + 1 < best) {
-                best = above2[j - 2] + 1;
-            }
-            row[j] = best;
-        }
-    }
-    return rows[a_len % 3][b_len];
-}
-
 /* Splits a name at its dashes; false if it is too long. */
 static bool split(const char *text, struct name *out) {
     size_t used = 0, squeezed = 0;
@@ -67,7 +29,7 @@ static bool split(const char *text, struct name *out) {
     }
     for (; *text != '\0'; text++) {
         const bool begins = used == 0 || out->letters[used - 1] == '\0';
-        if (folded(*text) == '-') {
+        if (ox_name_folded(*text) == '-') {
             out->letters[used] = '\0';
             used += !begins;
             continue;
@@ -78,8 +40,8 @@ static bool split(const char *text, struct name *out) {
         if (begins) {
             out->words[out->count++] = &out->letters[used];
         }
-        out->letters[used++] = folded(*text);
-        out->squeezed[squeezed++] = folded(*text);
+        out->letters[used++] = ox_name_folded(*text);
+        out->squeezed[squeezed++] = ox_name_folded(*text);
     }
     out->letters[used] = '\0';
     out->squeezed[squeezed] = '\0';
@@ -176,7 +138,7 @@ static unsigned nearest(const char *text, unsigned commands, const char *out[SUG
 
 bool ox_option_suggest(const char *name, unsigned commands, bool flag, char text[OX_SUGGEST_BYTES]) {
     const char *names[SUGGESTIONS_MAX];
-    const bool negated = flag && strncmp(name, "no", 2) == 0 && folded(name[2]) == '-';
+    const bool negated = flag && strncmp(name, "no", 2) == 0 && ox_name_folded(name[2]) == '-';
     unsigned count = nearest(name, commands, names);
     const char *prefix = flag ? "--" : "";
     if (count == 0 && negated && (count = nearest(name + 3, commands, names)) == 1) {
@@ -234,23 +196,6 @@ static bool read_loosely(const char *text, double *value) {
     return end != plain && scale != 0 && plain[strspn(plain, "+-.0123456789eE%kKmM")] == '\0';
 }
 
-/* The choice whose name is nearest to a text; NULL if none is near. */
-static const char *nearest_choice(const char *choices, const char *text, char choice[NAME_BYTES_MAX]) {
-    unsigned best = strlen(text) < 6 ? 2 : 3;
-    bool found = false;
-    for (const char *at = choices; *at != '\0'; at += strcspn(at, "|"), at += *at == '|') {
-        char own[NAME_BYTES_MAX];
-        snprintf(own, sizeof own, "%.*s", (int)strcspn(at, "|"), at);
-        const unsigned distance = ox_name_distance(text, own);
-        if (strlen(own) >= LETTERS_MIN && distance < best) {
-            best = distance;
-            found = true;
-            memcpy(choice, own, sizeof own);
-        }
-    }
-    return found ? choice : NULL;
-}
-
 const char *ox_value_hint(const struct ox_option *option, const char *text, char hint[OX_SUGGEST_BYTES]) {
     char choice[NAME_BYTES_MAX];
     double value = 0;
@@ -277,7 +222,7 @@ const char *ox_value_hint(const struct ox_option *option, const char *text, char
             snprintf(hint, OX_SUGGEST_BYTES, "; write it as 20GiB or 1.5TB%s",
                      strstr(option->help, "0: what is free") != NULL ? ", or 0 for what is free" : "");
         }
-    } else if (option->choices != NULL && nearest_choice(option->choices, text, choice) != NULL) {
+    } else if (option->choices != NULL && ox_name_nearest(option->choices, "|", text, choice)) {
         snprintf(hint, OX_SUGGEST_BYTES, "; did you mean %s?", choice);
     }
     return hint;

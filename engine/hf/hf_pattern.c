@@ -1,6 +1,7 @@
 /* Patterns by which options name tensors. */
 #include "engine/hf/hf_pattern.h"
 
+#include "base/name/name.h"
 #include "base/optim_format.h"
 #include "engine/config/config.h"
 

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/hash/listed.h"
+#include "base/name/name.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -241,8 +242,11 @@ static enum ox_status choose(struct ox_template *chat_template, const char *fold
         snprintf(chat_template->origin, sizeof chat_template->origin, "built in: %s", builtin->name);
         return add_template(chat_template, "default", builtin->text, strlen(builtin->text));
     }
-    return ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; --chat-template takes a file or one of %s",
-                   choice, names);
+    char nearest[OX_NAME_BYTES];
+    return ox_name_nearest(names, ", ", choice, nearest)
+               ? ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; did you mean %s?", choice, nearest)
+               : ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; --chat-template takes a file or one of %s",
+                         choice, names);
 }
 
 /* ---- special tokens -------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/name/name.h"
 
 #include <ctype.h>
 #include <stddef.h>

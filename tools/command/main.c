@@ -7,6 +7,7 @@
 #include "tools/start/signals.h"
 
 #include "base/log.h"
+#include "base/name/name.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@ BEGIN {
     room("base/prng", "base/assert.h base/bytes.h base/isa.h base/planes.h")
     room("base", "base/prng")
     room("base/hash", "base")
+    room("base/name", "")
     room("nvme", "base base/hash")
     room("cpu_optim", "base")
     room("kernels", "base kernels/cpu/cpu.h kernels/comm/nccl/nccl.h")
@@ -28,13 +29,13 @@ BEGIN {
     room("offload/search", "base base/hash base/prng offload/plan offload/proof offload/sim")
     room("offload/trace", "base base/hash offload/plan offload/sim")
     room("engine/jinja", "base")
-    room("engine/text", "base base/hash engine/jinja")
-    room("engine/config", "base")
+    room("engine/text", "base base/name base/hash engine/jinja")
+    room("engine/config", "base base/name")
     room("engine/family", "base kernels")
     room("engine/model", "base base/hash base/prng kernels offload/plan engine/family")
     room("engine/vocab", "base base/hash engine/text")
     room("engine/data", "base base/hash base/prng engine/text")
-    room("engine/hf", "base base/hash engine/config engine/model")
+    room("engine/hf", "base base/name base/hash engine/config engine/model")
     # A step, from the lowest room: the rooms that run it, then engine/step, which holds them as one.
     room("engine/step/stream", "base cpu_optim nvme")
     room("engine/step/rank", "base nvme kernels/comm offload/plan offload/trace engine/model engine/step/engine.h" \
@@ -58,11 +59,11 @@ BEGIN {
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
     room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step/update engine/measure" \
         " tools/doctor")
-    room("tools/start", "base kernels/comm engine/config engine/run")
+    room("tools/start", "base base/name kernels/comm engine/config engine/run")
     room("tools/trace", "base nvme offload/trace engine/report")
     room("tools/compare", "base engine/config engine/report tools/trace")
     room("tools/picture", "base engine/model offload/plan tools/trace")
-    room("tools/command", "base nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
+    room("tools/command", "base base/name nvme offload/trace engine/text engine/vocab engine/config engine/hf engine/checkpoint" \
         " engine/data engine/generate engine/report engine/run tools/doctor tools/bench tools/start tools/trace" \
         " tools/compare tools/picture")
     room("tools/help", "base tools/command")

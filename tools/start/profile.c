@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/name/name.h"
 #include "engine/run/predict.h"
 
 #include <dirent.h>
@@ -33,9 +34,11 @@ static bool user_path(const char *variable, const char *standard, const char *na
 static const char ENDING[] = ".json";
 
 /* Writes the folder `idx` that may have the profiles that come with the program: in the tree that built it (build/ or a
- * folder of it, as that of a sanitizer), or where it is installed. False after the last one. */
+ * folder of it, as that of a sanitizer), beside the program, or where it is usually installed, for a program that was
+ * copied elsewhere. False after the last one. */
 static bool profile_folder(unsigned idx, char path[OX_PATH_BYTES]) {
-    static const char *const places[] = {"../docs/profiles", "../../docs/profiles", "../share/offload/profiles"};
+    static const char *const places[] = {"../docs/profiles", "../../docs/profiles", "../share/offload/profiles",
+                                         "/usr/local/share/offload/profiles", "/usr/share/offload/profiles"};
     char self[OX_PATH_BYTES];
     const ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
     self[bytes > 0 ? bytes : 0] = '\0';
@@ -44,6 +47,10 @@ static bool profile_folder(unsigned idx, char path[OX_PATH_BYTES]) {
         return false;
     }
     *slash = '\0';
+    if (places[idx][0] == '/') {
+        snprintf(path, OX_PATH_BYTES, "%s", places[idx]);
+        return true;
+    }
     return ox_path_join(self, places[idx], path) == OX_OK;
 }
 
@@ -75,16 +82,37 @@ static void list_names(char *text, size_t text_bytes) {
     }
 }
 
-/* Turns the name of a profile that comes with the program into its path. A file of that name comes first. `where` says
- * who named it. */
+/* Fails for a name that is none: with the nearest one, or with all, or with where they were looked for. */
+static enum ox_status fail_unknown(const char *where, const char *profile, const char *name) {
+    char names[512], folder[OX_PATH_BYTES], nearest[OX_NAME_BYTES], text[1024] = "";
+    size_t used = 0;
+    list_names(names, sizeof names);
+    if (names[0] != '\0' && ox_name_nearest(names, ", ", name, nearest)) {
+        return ox_fail(OX_E_CONFIG, "%s %s: there is no such file, and no profile of that name; did you mean %s?",
+                       where, profile, nearest);
+    }
+    for (unsigned i = 0; names[0] == '\0' && used < sizeof text && profile_folder(i, folder); i++) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", i == 0 ? "" : ", ", folder);
+    }
+    return ox_fail(OX_E_CONFIG, "%s %s: there is no such file, and no profile of that name; %s%s; `offload bench all "
+                   "--output FILE` writes one of this machine", where, profile,
+                   names[0] != '\0' ? "the program comes with " : "those that come with the program are in none of ",
+                   names[0] != '\0' ? names : text);
+}
+
+/* Turns the name of a profile that comes with the program, or that of its file, into its path. A file of that name
+ * comes first. `where` says who named it. */
 static enum ox_status find_profile(const char *where, char profile[OX_CONFIG_TEXT_BYTES]) {
-    char folder[OX_PATH_BYTES], names[512];
+    char folder[OX_PATH_BYTES], name[OX_NAME_BYTES];
     if (profile[0] == '\0' || strcmp(profile, BUILTIN) == 0 || access(profile, F_OK) == 0) {
         return OX_OK;
     }
+    const size_t bytes_all = strlen(profile), ending = sizeof ENDING - 1;
+    const bool ends = bytes_all > ending && strcmp(profile + bytes_all - ending, ENDING) == 0;
+    snprintf(name, sizeof name, "%.*s", (int)(ends ? bytes_all - ending : bytes_all), profile);
     for (unsigned i = 0; strchr(profile, '/') == NULL && profile_folder(i, folder); i++) {
         char file[OX_PATH_BYTES], *real = NULL;
-        const int bytes = snprintf(file, sizeof file, "%s/%s%s", folder, profile, ENDING);
+        const int bytes = snprintf(file, sizeof file, "%s/%s%s", folder, name, ENDING);
         real = bytes > 0 && (size_t)bytes < sizeof file ? realpath(file, NULL) : NULL;
         const bool found = real != NULL && strlen(real) < OX_CONFIG_TEXT_BYTES;
         if (found) {
@@ -95,10 +123,7 @@ static enum ox_status find_profile(const char *where, char profile[OX_CONFIG_TEX
             return OX_OK;
         }
     }
-    list_names(names, sizeof names);
-    return ox_fail(OX_E_CONFIG, "%s %s: there is no such file, and no profile of that name%s%s; `offload bench all "
-                   "--output FILE` writes one of this machine", where, profile,
-                   names[0] != '\0' ? "; the program comes with " : "", names);
+    return fail_unknown(where, profile, name);
 }
 
 enum ox_status ox_profile_config(const struct ox_config *config, const struct ox_config **out) {

@@ -194,12 +194,18 @@ static void test_standard_place(const char *slow) {
     /* Profiles that come with the program have names; a file of that name comes first. */
     begin("plan", "--profile=rtx4091-1-drive");
     sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 && sys_said(&process, "did you mean rtx4090-1-drive?"));
+    begin("plan", "--profile=mine.json");
+    sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "no profile of that name; the program comes with "
                                                        "a100-4-drives, cpu-2-cores, h100-x8-4-drives, h200-4-drives, "
                                                        "rtx4090-1-drive"));
-    json = plan("--profile=h200-4-drives", NULL);
-    check_text(json, "machine", "H200, 128 GB, four Gen4 drives");
-    json_decref(json);
+    static const char *const names[] = {"--profile=h200-4-drives", "--profile=h200-4-drives.json"};
+    for (unsigned i = 0; i < 2; i++) {
+        json = plan(names[i], NULL);
+        check_text(json, "machine", "H200, 128 GB, four Gen4 drives");
+        json_decref(json);
+    }
     CHECK(setenv("OFFLOAD_PROFILE", "cpu-2-cores", 1) == 0);
     json = plan("", NULL);
     CHECK(json_is_true(json_object_get(json, "profiled")));
