@@ -31,9 +31,10 @@ static bool is_inside(const char *folder, const char *path) {
     return inside;
 }
 
-/* Fails for a missing option. A resumed run has recorded its own, so the error names that file: in the run's folder,
- * which may be named by --output, or in place of a checkpoint, or holds the checkpoint. */
-static enum ox_status fail_missing(const struct ox_config *c, const char *name, const char *remedy) {
+/* Fails for a missing option, named as the usage line of its command does. A resumed run has recorded its own, so the
+ * error names that file: in the run's folder, which may be named by --output, or in place of a checkpoint, or holds the
+ * checkpoint. */
+static enum ox_status fail_missing(const struct ox_config *c, const char *what, const char *remedy) {
     const char *const resume = c->files.resume_from_checkpoint;
     const struct {
         const char *folder, *format;
@@ -45,8 +46,8 @@ static enum ox_status fail_missing(const struct ox_config *c, const char *name, 
         snprintf(path, sizeof path, places[i].format, places[i].folder);
         recorded = places[i].folder[0] != '\0' && access(path, R_OK) == 0;
     }
-    return recorded ? ox_fail(OX_E_CONFIG, "--%s is missing; --config %s has the options of the run", name, path)
-                    : ox_fail(OX_E_CONFIG, "--%s is missing; %s", name, remedy);
+    return recorded ? ox_fail(OX_E_CONFIG, "%s is missing; --config %s has the options of the run", what, path)
+                    : ox_fail(OX_E_CONFIG, "%s is missing; %s", what, remedy);
 }
 
 static enum ox_status check_tokenizer_training(const struct ox_config *c) {
@@ -71,10 +72,11 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
         return check_tokenizer_training(c);
     }
     if (c->files.model[0] == '\0' && (command & needs_model) != 0) {
-        return fail_missing(c, "model", "give a folder of Hugging Face files");
+        const bool by_place = (command & (eval | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_GENERATE)) != 0;
+        return fail_missing(c, by_place ? "PATH" : "--model", "give a folder of Hugging Face files");
     }
     if (c->files.data_count == 0 && (command & (train | eval)) != 0) {
-        return fail_missing(c, "data", "give a text or token file, or a folder of them");
+        return fail_missing(c, "--data", "give a text or token file, or a folder of them");
     }
     if (c->files.output_dir[0] == '\0' && (command & (train | export_ | OX_CMD_INIT)) != 0) {
         return ox_fail(OX_E_CONFIG, "--output is missing; name a folder for the results");

@@ -39,6 +39,6 @@ static enum ox_status compare(const struct ox_config *config) {
 
 int ox_cmd_compare(const struct ox_config *config) {
     const bool named = config->files.data_count > 0;
-    return ox_cmd_exit(named ? compare(config) : ox_fail(OX_E_CONFIG, "--runs is missing; name the folders of runs: "
+    return ox_cmd_exit(named ? compare(config) : ox_fail(OX_E_CONFIG, "RUN is missing; name the folders of runs: "
                                                          "`offload compare RUN RUN --output page.html`"));
 }

@@ -71,7 +71,7 @@ int ox_cmd_export(const struct ox_config *config) {
 
 int ox_cmd_merge(const struct ox_config *config) {
     if (config->files.model[0] == '\0' && config->parts.adapter[0] == '\0') {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--adapter is missing; give the folder of one, from PEFT or a run"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "DIR is missing; give the folder of an adapter, from PEFT or a run"));
     }
     const bool named = config->files.model[0] != '\0'; /* else the adapter names its model */
     const char *const model = named ? config->files.model : config->parts.adapter;
@@ -173,9 +173,9 @@ int ox_cmd_average(const struct ox_config *config) {
     struct sources sources = {0};
     enum ox_status status = config->files.data_count > 0 && config->files.output_dir[0] != '\0'
                                 ? OX_OK
-                                : ox_fail(OX_E_CONFIG, "--%s is missing: `offload average CHECKPOINT CHECKPOINT "
+                                : ox_fail(OX_E_CONFIG, "%s is missing: `offload average CHECKPOINT CHECKPOINT "
                                           "--output DIR`, or `offload average RUN --output DIR`",
-                                          config->files.data_count > 0 ? "output" : "models");
+                                          config->files.data_count > 0 ? "--output" : "PATH");
     for (uint32_t i = 0; i < config->files.data_count && status == OX_OK; i++) {
         status = add_sources(&sources, &config->files.data[i]);
     }

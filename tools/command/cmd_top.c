@@ -513,7 +513,7 @@ static enum ox_status run_plain(const char *folder, bool once) {
 
 int ox_cmd_top(const struct ox_config *config) {
     if (config->files.run[0] == '\0') {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "PATH is missing; name the folder of a run"));
     }
     if (config->tool.once) {
         return ox_cmd_exit(run_plain(config->files.run, true));

@@ -75,11 +75,11 @@ static enum ox_status run_export(const struct ox_config *config) {
 
 int ox_cmd_trace(const struct ox_config *config) {
     if (config->tool.action[0] == '\0') {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--action is missing; run `offload trace report RUN` or `offload trace "
-                                   "export RUN --output FILE`"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "report|export is missing; run `offload trace report PATH` or `offload "
+                                   "trace export PATH --output FILE`"));
     }
     if (config->files.run[0] == '\0') {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "--run is missing; name the folder of a run, or its trace.bin"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "PATH is missing; name the folder of a run, or its trace.bin"));
     }
     return ox_cmd_exit(strcmp(config->tool.action, "report") == 0 ? run_report(config) : run_export(config));
 }

@@ -368,6 +368,20 @@ static void test_processes(void) {
     test_left_over();
 }
 
+/* What has no flag is named as the usage line names it. */
+static void test_missing(void) {
+    static const char *const cases[][2] = {
+        {"eval", "PATH is missing; give a folder"}, {"export", "PATH is missing"}, {"generate", "PATH is missing"},
+        {"inspect", "PATH is missing"}, {"top", "PATH is missing"}, {"average", "PATH is missing"},
+        {"compare", "RUN is missing"}, {"merge --output o", "DIR is missing"}, {"store", "remove is missing"},
+        {"store remove", "PATH is missing"}, {"trace", "report|export is missing"},
+        {"trace report", "PATH is missing"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused(cases[i][0], cases[i][1]);
+    }
+}
+
 static void test_tokenize(void) {
     refused("tokenize", "--model is missing");
     refused("tokenize --model tests/golden/tokenizers/qwen.json", "--data is missing");
@@ -434,6 +448,7 @@ int main(void) {
     test_help();
     test_doctor();
     test_processes();
+    test_missing();
     test_tokenize();
     test_token_file();
     test_full_stdout();

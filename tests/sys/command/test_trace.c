@@ -383,10 +383,10 @@ static void test_export(const char *run) {
 static void test_refusals(const char *run) {
     char words[SYS_PATH_BYTES * 2];
     const char *const empty = files_make_folder("empty");
-    refused("trace", "", "--action is missing");
-    refused("trace", "report", "--run is missing");
+    refused("trace", "", "report|export is missing");
+    refused("trace", "report", "PATH is missing");
     refused("trace", "look", "report");
-    refused("top", "", "--run is missing");
+    refused("top", "", "PATH is missing");
     snprintf(words, sizeof words, "report %s", empty);
     refused("trace", words, "--trace on");
     snprintf(words, sizeof words, "%s --once", empty);

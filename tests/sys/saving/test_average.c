@@ -110,7 +110,7 @@ int main(void) {
     sys_args_word(&args, "%s", test_path("adapted/checkpoint-4"));
     refuse("is an adapter, and the mean of two products");
     sys_args_begin(&args, "average");
-    refuse("--models is missing");
+    refuse("PATH is missing");
     CHECK(!files_exist("one") && !files_exist("mixed") && !files_exist("adapters"));
     return test_end();
 }

@@ -257,7 +257,7 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "output", "", "--output is missing");
     check_refused(OX_CMD_TRAIN, "output", "m", "is the --model folder or inside it");
     check_refused(OX_CMD_EXPORT, "output", "", "--output is missing");
-    check_refused(OX_CMD_INSPECT, "model", "", "--model is missing");
+    check_refused(OX_CMD_INSPECT, "model", "", "PATH is missing");
     check_refused(OX_CMD_TRAIN, "adam-beta1", "1", "less than 1");
     check_refused(OX_CMD_TRAIN, "adam-beta2", "0.99999999999", "less than 1");
     check_refused(OX_CMD_TRAIN, "adam-epsilon", "0", "more than 0");
