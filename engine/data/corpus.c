@@ -566,6 +566,11 @@ enum ox_status ox_corpus_is_ready(const struct ox_corpus_config *config, bool *r
                             : ox_fail(OX_E_NOMEM, "%s: no memory to open it", config->path);
     if (status == OX_OK) {
         status = open_cache(source, &data);
+        if (status == OX_OK && data == NULL) {
+            struct ox_corpus_work work = {
+                .rules = source->rules, .path = config->path, .documents = source->documents, .stop = config->stop};
+            status = ox_corpus_look(&work);
+        }
         close_source(source);
     }
     free(source);

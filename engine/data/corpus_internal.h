@@ -60,6 +60,8 @@ struct ox_corpus_work {
 /* Writes the ids of all documents to the writer, in order, and counts rows without a trained token instead. The ids do
  * not depend on the number of threads. */
 OX_MUST enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work);
+/* Tokenizes the first documents and writes nothing: shows within a moment what is wrong with them. */
+OX_MUST enum ox_status ox_corpus_look(struct ox_corpus_work *work);
 
 #ifdef __cplusplus
 }

@@ -572,6 +572,20 @@ static enum ox_status open_run(struct run *run) {
     return status;
 }
 
+enum ox_status ox_corpus_look(struct ox_corpus_work *work) {
+    struct run run = {.work = work};
+    work->threads = 1;
+    enum ox_status status = open_run(&run);
+    if (status == OX_OK) {
+        run.job_room = 1;
+        fill_batch(&run, 0);
+        status = run.job_count[0] > 0 ? encode_job(&work->rules, &run.workers[0], &run.batches[0][0]) : OX_OK;
+    }
+    OX_THEN(status, ox_first_failure_result(&run.read));
+    close_run(&run);
+    return status == OX_E_NOMEM ? OX_OK : status; /* a row that is too large may fit when all is tokenized */
+}
+
 enum ox_status ox_corpus_tokenize(struct ox_corpus_work *work) {
     struct run run = {.work = work, .begin_ns = ox_clock_ns()};
     run.logged_ns = run.begin_ns;
