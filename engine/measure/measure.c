@@ -28,6 +28,7 @@ static const double COMPUTE_SHARE = 3.0 / 12, MEMORY_SHARE = 3.0 / 12, DRIVES_SH
 static const uint64_t APART_NS = UINT64_C(1000000000);
 
 static const double LEAST_MARK = 0.001; /* of a part that is marked */
+static const long LOOK_NS = 200000000;  /* how long the load is looked at before a part is measured anew */
 
 struct measuring {
     const struct ox_measure_input *input;
@@ -38,6 +39,7 @@ struct measuring {
     uint64_t begin_ns;
     bool measured, took; /* something was measured now; something was taken from the file */
     bool hurried;        /* compute had one turn */
+    bool looked, quiet;  /* the load was looked at; others took no more than they may */
     struct ox_measure_turns *compute; /* has had its first turn, until then; NULL: it is kept, or not measured */
     uint64_t compute_end_ns;
 };
@@ -112,12 +114,29 @@ static void drive_key(const struct ox_measure_input *input, uint32_t drive_idx, 
 
 /* ---- parts ---------------------------------------------------------------------------------------------- */
 
-/* Takes a part that is kept; false if it is to be measured. One of a busy machine serves for the day. */
+/* Whether others leave the machine alone now; looked at once. */
+static bool is_quiet(struct measuring *m) {
+    if (!m->looked) {
+        struct ox_probe_load load;
+        ox_probe_load_begin(&load);
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        m->looked = true;
+        m->quiet = ox_probe_load_end(&load) <= m->input->others_most;
+        m->begin_ns += LOOK_NS; /* the limit is of measuring */
+    }
+    return m->quiet;
+}
+
+/* Takes a part that is kept; false if it is to be measured. One of a busy machine serves for the day, unless that is
+ * quiet now. */
 static bool take_kept(struct measuring *m, const char *key, struct ox_measure_value *values, uint32_t count) {
     char day[OX_MEASURE_DAY_BYTES];
     double others = 0;
-    if (!ox_measure_kept_get(&m->kept, key, values, count, day, &others) ||
-        (others > 0 && strcmp(day, m->today) != 0)) {
+    if (!ox_measure_kept_get(&m->kept, key, values, count, day, &others)) {
+        return false;
+    }
+    if (others > 0 && (strcmp(day, m->today) != 0 || is_quiet(m))) {
+        m->out->again = true;
         return false;
     }
     m->took = true;

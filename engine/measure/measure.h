@@ -20,9 +20,9 @@
  * Parts are kept in one file per machine and folder, each with its day and under what it depends on: the machine
  * (processor, cores, memory, OpenBLAS and its kernels), and shapes and threads, or the drive's file system. So a run
  * measures only what no earlier run did. What was measured while other programs used more than a tenth of the
- * processors is kept with a mark, and so is compute that had one turn: it serves for the day, and is measured anew on
- * another one. A file that is damaged, of another machine or
- * has values that no machine has is written anew, with a notice.
+ * processors is kept with a mark, and so is compute that had one turn: it serves while the machine is busy, for the
+ * day, and is measured anew where the machine is quiet at the start, or on another day. A file that is damaged, of
+ * another machine or has values that no machine has is written anew, with a notice.
  *
  * Nothing here fails a run: what cannot be measured stays nominal, and `notes` says so. No bit of a result depends on
  * any of it. */
@@ -67,6 +67,7 @@ struct ox_measured {
     char path[OX_PATH_BYTES];       /* the file that keeps it; "": it is not kept */
     bool busy;     /* a part in use was measured while other programs used `others` of the processors, or in a hurry */
     double others;
+    bool again; /* a part that others had slowed was measured anew now */
     char notes[OX_MEASURE_NOTES_BYTES]; /* lines: what is nominal, what is not kept, and why; "": nothing to say */
 };
 

@@ -300,18 +300,20 @@ static void source_line(const struct ox_prediction *prediction, char *text) {
     const struct ox_measured *const measured = prediction->measured;
     const char *const gpu = measured != NULL && prediction->machine->has_gpu ? "; the GPU's rates are nominal" : "";
     const bool kept = measured != NULL && measured->path[0] != '\0';
-    char time[OX_SIZE_TEXT_BYTES], busy[160] = "";
+    char time[OX_SIZE_TEXT_BYTES], busy[192] = "";
     if (measured != NULL && measured->busy) {
         snprintf(busy, sizeof busy, "; other programs used %.0f %% of the processors meanwhile, so the prediction may "
-                 "be off%s", 100 * measured->others, kept ? ": remove the file to measure again" : "");
+                 "be off%s", 100 * measured->others,
+                 kept ? ": it is measured again at the next start on a quiet machine" : "");
     }
     if (measured == NULL) {
         snprintf(text, SOURCE_BYTES, "by %s%s", prediction->profiled ? "the profile of " : "nominal rates, not this "
                  "machine's: measure it with `offload bench all --output FILE`, then give --profile FILE",
                  prediction->profiled ? prediction->machine->name : "");
     } else if (measured->seconds > 0) {
-        snprintf(text, SOURCE_BYTES, "measured this machine for %s (%s%s; `offload bench all --output FILE` makes a "
-                 "full profile)%s%s", ox_seconds_text(measured->seconds, time), kept ? "kept in " : "",
+        snprintf(text, SOURCE_BYTES, "measured this machine%s for %s (%s%s; `offload bench all --output FILE` makes a "
+                 "full profile)%s%s", measured->again ? " anew, since other programs had slowed it before," : "",
+                 ox_seconds_text(measured->seconds, time), kept ? "kept in " : "",
                  kept ? measured->path : "not kept", busy, gpu);
     } else {
         snprintf(text, SOURCE_BYTES, "using the measurement of %s in %s%s%s", measured->day, measured->path, busy, gpu);

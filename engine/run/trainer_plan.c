@@ -507,7 +507,8 @@ static enum ox_status verdict_text(const struct ox_trainer *trainer, const struc
     fprintf(out, "  a step        %s, %.*f tokens/s, by %s\n",
             ox_seconds_text(trainer->prediction.mean_seconds, seconds),
             tokens / trainer->prediction.mean_seconds < 100 ? 2 : 0, tokens / trainer->prediction.mean_seconds,
-            measured != NULL                  ? "what this machine was measured to do"
+            measured != NULL && measured->busy ? "what this machine did beside other programs: it may be off"
+            : measured != NULL             ? "what this machine was measured to do"
             : trainer->prediction.profiled ? "the profile of a machine" : "nominal rates, not this machine's");
     put_time(out, trainer, &verdict);
     put_memory(out, trainer, &verdict);

@@ -130,9 +130,13 @@ static void test_not_kept(void) {
     measured = measure(&input); /* it serves for the day, and says what it is */
     CHECK(measured.seconds == 0 && measured.busy && measured.others == others && others > 0);
     files_replace_text(path, plain_pathf("\"day\": \"%s\"", measured.day), "\"day\": \"2020-01-01\"");
-    input.others_most = NO_OTHERS;
     measured = measure(&input);
-    CHECK(measured.seconds > 0);
+    CHECK(measured.seconds > 0 && measured.busy && measured.again);
+    input.others_most = NO_OTHERS; /* a quiet machine is measured anew, once */
+    measured = measure(&input);
+    CHECK(measured.seconds > 0 && !measured.busy && measured.again);
+    measured = measure(&input);
+    CHECK(measured.seconds == 0 && !measured.busy && !measured.again);
 }
 
 /* ---- drives ------------------------------------------------------------------------------------------- */
