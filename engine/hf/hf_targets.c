@@ -3,6 +3,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/name/name.h"
 #include "engine/config/config.h"
 #include "engine/hf/hf_pattern.h"
 
