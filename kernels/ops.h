@@ -12,6 +12,7 @@
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 
+#include "base/narrow.h"
 #include "base/optim_format.h"
 #include "base/planes.h"
 #include "kernels/layout.h"
@@ -60,6 +61,18 @@ struct ox_op_add {
 struct ox_op_bf16_pack {
     uint16_t *out;
     const float *in;
+    uint64_t count;
+};
+
+/* To blocks of 64 numbers with a scale each, and back (base/narrow.h). Must not alias; `blocks` lie at multiples of 4. */
+struct ox_op_block8_pack {
+    void *blocks; /* ox_exchange_bytes(OX_EXCHANGE_Q8, count); bytes behind the last number are zero */
+    const float *in;
+    uint64_t count;
+};
+struct ox_op_block8_unpack {
+    float *out;
+    const void *blocks;
     uint64_t count;
 };
 
@@ -422,6 +435,8 @@ enum ox_op_group {
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_REAL(planes_join), NULL)                               \
     OP(device, add, OX_OPS_OTHER, OX_OP_REAL(add), check_add)                                          \
     OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
+    OP(device, block8_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                             \
+    OP(device, block8_unpack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
     OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), NULL)                           \
     OP(device, embed_backward, OX_OPS_OTHER, OX_OP_REAL(embed_backward), NULL)                         \
     OP(device, norm_forward, OX_OPS_NORM, OX_OP_REAL(norm_forward), NULL)                              \

@@ -3,6 +3,7 @@
 #include "base/planes.h"
 #include "kernels/cpu/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 struct pieces {
@@ -107,6 +108,57 @@ static void bf16_pack_piece(const struct ox_vector *vector, const void *args, st
 void ox_cpu_bf16_pack(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_bf16_pack *const op = args;
     ox_cpu_pieces(cpu, op->count, PIECE, bf16_pack_piece, op);
+}
+
+/* One block of at most 64 numbers; those that are missing are zeros. */
+static void block8_pack_block(unsigned char *block, const float *in, size_t count) {
+    float most = 0.0f, zero = 0.0f; /* zero becomes NaN where a number is not finite */
+    for (size_t i = 0; i < count; i++) {
+        const float magnitude = fabsf(in[i]);
+        most = magnitude > most ? magnitude : most;
+        zero += in[i] * 0.0f;
+    }
+    const float scale = ox_block8_scale(most + zero), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    memcpy(block, &scale, sizeof scale);
+    for (size_t i = 0; i < OX_BLOCK8_ELEMS; i++) {
+        const bool is_number = i < count && inverse > 0.0f;
+        block[sizeof scale + i] = is_number ? (unsigned char)(signed char)rintf(in[i] * inverse) : 0;
+    }
+}
+
+static void block8_pack_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    (void)vector;
+    const struct ox_op_block8_pack *const op = args;
+    for (uint64_t i = at.begin; i < at.end; i++) {
+        block8_pack_block((unsigned char *)op->blocks + i * OX_BLOCK8_BYTES, op->in + i * OX_BLOCK8_ELEMS,
+                      ox_min_u64(OX_BLOCK8_ELEMS, op->count - i * OX_BLOCK8_ELEMS));
+    }
+}
+
+void ox_cpu_block8_pack(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_block8_pack *const op = args;
+    const uint64_t blocks = ox_div_up(op->count, OX_BLOCK8_ELEMS), past = blocks * OX_BLOCK8_BYTES;
+    ox_cpu_pieces(cpu, blocks, PIECE / OX_BLOCK8_ELEMS, block8_pack_piece, op);
+    memset((unsigned char *)op->blocks + past, 0, ox_exchange_bytes(OX_EXCHANGE_Q8, op->count) - past);
+}
+
+static void block8_unpack_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
+    (void)vector;
+    const struct ox_op_block8_unpack *const op = args;
+    for (uint64_t i = at.begin; i < at.end; i++) {
+        const unsigned char *const block = (const unsigned char *)op->blocks + i * OX_BLOCK8_BYTES;
+        float scale;
+        memcpy(&scale, block, sizeof scale);
+        const size_t count = ox_min_u64(OX_BLOCK8_ELEMS, op->count - i * OX_BLOCK8_ELEMS);
+        for (size_t k = 0; k < count; k++) {
+            op->out[i * OX_BLOCK8_ELEMS + k] = (float)(signed char)block[sizeof scale + k] * scale;
+        }
+    }
+}
+
+void ox_cpu_block8_unpack(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_block8_unpack *const op = args;
+    ox_cpu_pieces(cpu, ox_div_up(op->count, OX_BLOCK8_ELEMS), PIECE / OX_BLOCK8_ELEMS, block8_unpack_piece, op);
 }
 
 struct column_sums {

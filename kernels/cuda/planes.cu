@@ -121,3 +121,48 @@ extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *a
     const ox_op_bf16_pack *const op = (const ox_op_bf16_pack *)args;
     return ox_cuda_narrow(queue, OX_REAL_BF16, op->out, op->in, op->count);
 }
+
+/* A warp takes a block of 64 numbers, two in each lane. */
+static __global__ void block8_pack_kernel(unsigned char *blocks, const float *in, uint64_t count, uint64_t bytes) {
+    const uint64_t block_count = (count + OX_BLOCK8_ELEMS - 1) / OX_BLOCK8_ELEMS, warps = gridDim.x * (blockDim.x / OX_WARP);
+    const unsigned lane = threadIdx.x % OX_WARP;
+    const uint64_t first = (uint64_t)blockIdx.x * (blockDim.x / OX_WARP) + threadIdx.x / OX_WARP;
+    for (uint64_t i = first; i < block_count; i += warps) {
+        const uint64_t at = i * OX_BLOCK8_ELEMS + 2 * lane;
+        const float x = at < count ? in[at] : 0.0f, y = at + 1 < count ? in[at + 1] : 0.0f;
+        const float most = ox_warp_max(fmaxf(fabsf(x), fabsf(y))), zero = ox_warp_sum(x * 0.0f + y * 0.0f);
+        const float scale = ox_block8_scale(most + zero), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+        unsigned char *const block = blocks + i * OX_BLOCK8_BYTES;
+        if (lane == 0) {
+            *(float *)block = scale;
+        }
+        block[4 + 2 * lane] = inverse > 0.0f ? (unsigned char)(signed char)rintf(x * inverse) : 0;
+        block[5 + 2 * lane] = inverse > 0.0f ? (unsigned char)(signed char)rintf(y * inverse) : 0;
+    }
+    const uint64_t past = block_count * OX_BLOCK8_BYTES + threadIdx.x;
+    if (blockIdx.x == 0 && past < bytes) {
+        blocks[past] = 0;
+    }
+}
+
+static __global__ void block8_unpack_kernel(float *out, const unsigned char *blocks, uint64_t count) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
+        const unsigned char *const block = blocks + i / OX_BLOCK8_ELEMS * OX_BLOCK8_BYTES;
+        out[i] = (float)(signed char)block[4 + i % OX_BLOCK8_ELEMS] * *(const float *)block;
+    }
+}
+
+extern "C" ox_status ox_cuda_block8_pack(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_block8_pack *const op = (const ox_op_block8_pack *)args;
+    ox_launch(block8_pack_kernel, queue, flat(queue, (op->count + 1) / 2, false), (unsigned char *)op->blocks, op->in,
+              op->count, ox_exchange_bytes(OX_EXCHANGE_Q8, op->count));
+    return OX_OK;
+}
+
+extern "C" ox_status ox_cuda_block8_unpack(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_block8_unpack *const op = (const ox_op_block8_unpack *)args;
+    ox_launch(block8_unpack_kernel, queue, flat(queue, op->count, false), op->out, (const unsigned char *)op->blocks,
+              op->count);
+    return OX_OK;
+}

@@ -1,4 +1,5 @@
 /* Operations on flat vectors; all of them are exact. */
+#include "base/narrow.h"
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "tests/kit/device/ops_kit.h"
@@ -128,6 +129,44 @@ static void test_planes(struct lab *lab, size_t count) {
     guards_end(0);
 }
 
+/* Each number comes back within half a scale of its block, of which the largest comes back as it was; a block with a
+ * number that is not finite comes back as NaN, and one of tiny numbers as zeros. */
+static void test_block8(struct lab *lab, size_t count) {
+    float *const in = random_floats(count, 7, 1.0), *const out = floats(count);
+    const size_t bytes = ox_exchange_bytes(OX_EXCHANGE_Q8, count);
+    unsigned char *const blocks = guarded(bytes);
+    for (size_t i = 0; i < count; i++) {
+        const size_t block = i / OX_BLOCK8_ELEMS % 8;
+        in[i] *= block == 1 ? 1e-38f : block == 2 ? 1e37f : block == 3 ? 0.0f : 1.0f;
+        in[i] = i % 1024 == 4 * OX_BLOCK8_ELEMS ? NAN : i % 1024 == 5 * OX_BLOCK8_ELEMS + 1 ? INFINITY : in[i];
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, block8_pack, &(struct ox_op_block8_pack){blocks, in, count}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, block8_unpack, &(struct ox_op_block8_unpack){out, blocks, count}));
+    lab_finish(lab);
+    size_t wrong = 0;
+    for (size_t first = 0; first < count; first += OX_BLOCK8_ELEMS) {
+        const size_t past = first + OX_BLOCK8_ELEMS < count ? first + OX_BLOCK8_ELEMS : count;
+        double most = 0;
+        bool finite = true;
+        for (size_t i = first; i < past; i++) {
+            most = fmax(most, fabs((double)in[i]));
+            finite = finite && isfinite(in[i]);
+        }
+        for (size_t i = first; i < past; i++) {
+            const double error = fabs((double)out[i] - (double)in[i]);
+            const double limit = most < 1.6e-36 ? most : most / 254 * (1 + 1e-6);
+            wrong += finite ? !(error <= limit) : out[i] == out[i];
+            wrong += finite && most >= 1.6e-36 && fabs((double)in[i]) == most && !(error <= most * 1e-7);
+        }
+    }
+    const size_t past = (count + OX_BLOCK8_ELEMS - 1) / OX_BLOCK8_ELEMS * OX_BLOCK8_BYTES;
+    for (size_t i = past; i < bytes; i++) {
+        wrong += blocks[i] != 0;
+    }
+    CHECK(wrong == 0);
+    guards_end(0);
+}
+
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
@@ -136,6 +175,7 @@ int main(void) {
             test_zero(&labs[lab], counts[i]);
             test_add(&labs[lab], counts[i]);
             test_planes(&labs[lab], counts[i]);
+            test_block8(&labs[lab], counts[i]);
             for (int real = OX_REAL_F32; real <= OX_REAL_F16; real++) {
                 if (lab_knows(&labs[lab], (enum ox_real)real)) {
                     test_add_scaled(&labs[lab], counts[i], (enum ox_real)real);

@@ -55,6 +55,18 @@ static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_benc
         .out = (uint16_t *)t->wide[0], .in = t->wide[1], .count = t->params});
 }
 
+static enum ox_status block8_pack(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 4.0 * (double)t->params + (double)ox_exchange_bytes(OX_EXCHANGE_Q8, t->params);
+    return OX_QUEUE(&t->device->ops, lane_of(t), block8_pack, &(struct ox_op_block8_pack){
+        .blocks = t->wide[0], .in = t->wide[1], .count = t->params});
+}
+
+static enum ox_status block8_unpack(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    out->bytes = 4.0 * (double)t->params + (double)ox_exchange_bytes(OX_EXCHANGE_Q8, t->params);
+    return OX_QUEUE(&t->device->ops, lane_of(t), block8_unpack, &(struct ox_op_block8_unpack){
+        .out = t->wide[1], .blocks = t->wide[0], .count = t->params});
+}
+
 static enum ox_status adam(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     const struct ox_state_format format = {OX_OPTIM_ADAMW, (enum ox_moments)t->kind, false};
     const struct ox_update_traffic traffic = ox_update_traffic_of(format, OX_GRAD_F32);
@@ -280,6 +292,8 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_planes_join, NULL, planes_join, 0, 0},
         {OX_OP_add, NULL, add, 0, 0},
         {OX_OP_bf16_pack, NULL, bf16_pack, 0, 0},
+        {OX_OP_block8_pack, NULL, block8_pack, 0, 0},
+        {OX_OP_block8_unpack, NULL, block8_unpack, 0, 0},
         {OX_OP_embed_forward, NULL, embed_forward, 0, 0},
         {OX_OP_embed_backward, NULL, embed_backward, 0, 0},
         {OX_OP_norm_forward, "rms_forward", norm_forward, OX_NORM_RMS, 0},
