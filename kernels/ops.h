@@ -12,7 +12,6 @@
 #ifndef OX_KERNELS_OPS_H
 #define OX_KERNELS_OPS_H
 
-#include "base/narrow.h"
 #include "base/optim_format.h"
 #include "base/planes.h"
 #include "kernels/layout.h"
@@ -64,7 +63,8 @@ struct ox_op_bf16_pack {
     uint64_t count;
 };
 
-/* To blocks of 64 numbers with a scale each, and back (base/narrow.h). Must not alias; `blocks` lie at multiples of 4. */
+/* To blocks of 64 numbers with a scale each, and back (base/planes.h). Must not alias; `blocks` begin at a multiple of
+ * 4 bytes. */
 struct ox_op_block8_pack {
     void *blocks; /* ox_exchange_bytes(OX_EXCHANGE_Q8, count); bytes behind the last number are zero */
     const float *in;

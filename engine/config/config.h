@@ -273,6 +273,7 @@ struct ox_config_ranks {
     enum ox_pipeline_choice pipeline_schedule;
     uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */
     enum ox_reduction_choice reduction; /* who adds their gradients */
+    enum ox_exchange_dtype exchange_dtype; /* in what sums travel between them: the same words in the same order */
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */
 };

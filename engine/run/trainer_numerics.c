@@ -119,6 +119,18 @@ static uint64_t groups_hash(const struct ox_model *model, uint64_t seed) {
     return hash;
 }
 
+/* How the gradients of ranks are added, where it is not as one rank would. */
+static uint64_t exchange_hash(const struct ox_engine_config *e, uint64_t hash) {
+    if (e->library_sums && e->ranks > 1) {
+        return ox_hash64("library sums", strlen("library sums"), hash);
+    }
+    if (e->exchange != OX_EXCHANGE_FP32 && e->ranks > 1) { /* each sum that travels is rounded: their number counts */
+        const uint64_t narrow[] = {hash, e->exchange, e->ranks / e->pipe, e->copies};
+        return ox_hash_seed(narrow, sizeof narrow / sizeof *narrow);
+    }
+    return hash;
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -167,9 +179,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
         const uint64_t groups[] = {hash, e->sum_groups};
         hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
     }
-    if (e->library_sums && e->ranks > 1) {
-        hash = ox_hash64("library sums", strlen("library sums"), hash);
-    }
+    hash = exchange_hash(e, hash);
     if (ox_engine_precision(e)->scales) {
         const double scale[] = {c->loss.loss_scale, (double)c->loss.loss_scale_window};
         hash = ox_hash64(scale, sizeof scale, hash);

@@ -147,6 +147,26 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
     return OX_OK;
 }
 
+/* Narrow sums are added in float32 by the ranks themselves. */
+static enum ox_status check_exchange(const struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    const char *const name = ox_exchange_dtype_name(config->ranks.exchange_dtype);
+    if (config->ranks.exchange_dtype == OX_EXCHANGE_FP32 || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    if (ranks == 1) {
+        ox_log(OX_LOG_INFO, "--exchange-dtype %s: one rank exchanges no gradients, so nothing is rounded", name);
+        return OX_OK;
+    }
+    if (config->ranks.reduction == OX_REDUCTION_LIBRARY) {
+        return ox_fail(OX_E_CONFIG, "--exchange-dtype %s: --reduction library adds what it carries, in float32; leave "
+                       "one of both out", name);
+    }
+    ox_log(OX_LOG_INFO, "--exchange-dtype %s: inexact; each sum of gradients is rounded once before it travels, so "
+           "another number of ranks has other bits", name);
+    return OX_OK;
+}
+
 /* ---- hybrid sharding ------------------------------------------------------------------------------------ */
 
 static bool is_hybrid(const struct ox_config *config) {
@@ -324,6 +344,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, of_data));
+    OX_THEN(status, check_exchange(trainer, of_data));
     OX_THEN(status, set_copies(trainer, of_data));
     return status;
 }
@@ -371,6 +392,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         engine->micro_batches = (uint32_t)(ox_div_up(of_data, configured) * configured);
     }
     engine->library_sums = library && of_data > 1;
+    engine->exchange = trainer->input.eval_alone || of_data == 1 ? OX_EXCHANGE_FP32 : config->ranks.exchange_dtype;
     engine->comm = engine->library_sums ? OX_RANK_COMM_NCCL : engine->comm; /* of GPUs */
     engine->compute_threads *= ox_trainer_machines(trainer);
     engine->optimizer_threads *= ox_trainer_machines(trainer);

@@ -78,6 +78,7 @@ struct ox_engine_config {
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
                                    the number of ranks, whatever it says */
+    enum ox_exchange_dtype exchange; /* in what sums of gradients travel between ranks; not with library_sums */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;

@@ -169,6 +169,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     plan->input.ranks = (struct ox_plan_ranks){
         .count = ranks, .copies = config->copies, .sum_groups = library_sums ? ranks / pipe : config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums,
+        .exchange = config->exchange,
         .pipe = pipe, .pipe_of = plan->pipe_of};
     plan->input.placement.schedule = config->schedule;
     plan->input.placement.chunks = config->pipe_chunks;

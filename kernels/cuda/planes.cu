@@ -124,7 +124,8 @@ extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *a
 
 /* A warp takes a block of 64 numbers, two in each lane. */
 static __global__ void block8_pack_kernel(unsigned char *blocks, const float *in, uint64_t count, uint64_t bytes) {
-    const uint64_t block_count = (count + OX_BLOCK8_ELEMS - 1) / OX_BLOCK8_ELEMS, warps = gridDim.x * (blockDim.x / OX_WARP);
+    const uint64_t block_count = (count + OX_BLOCK8_ELEMS - 1) / OX_BLOCK8_ELEMS;
+    const uint64_t warps = gridDim.x * (blockDim.x / OX_WARP);
     const unsigned lane = threadIdx.x % OX_WARP;
     const uint64_t first = (uint64_t)blockIdx.x * (blockDim.x / OX_WARP) + threadIdx.x / OX_WARP;
     for (uint64_t i = first; i < block_count; i += warps) {

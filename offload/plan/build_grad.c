@@ -192,18 +192,49 @@ static bool ends_along(const struct ox_builder *b, enum ox_axis axis) {
     return axis == OX_AXIS_SHARD && ox_plan_copies(b->in) == 1;
 }
 
-/* Gathers the finished sum of the rank's slice from the cuts that copies have added up. */
+/* Where sums are exchanged in fewer bits than they are added in: a task makes these of a buffer or back, in compute
+ * memory. `last`: of the finished sum. */
+static void recode(struct ox_builder *b, enum ox_task_kind kind, uint32_t grad_idx, enum ox_axis axis, bool last,
+                   uint32_t source, uint32_t target) {
+    struct ox_task *const task = ox_build_grad_task(b, kind, OX_LANE_COMPUTE, grad_idx);
+    task->axis = (uint8_t)axis;
+    task->last = last;
+    ox_build_reads(task, source, OX_USE_SOURCE);
+    ox_build_writes(task, target, OX_USE_TARGET);
+}
+
+static uint32_t narrow_buf(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis, uint64_t count, uint64_t elems) {
+    const uint64_t bytes = count * ox_exchange_bytes(ox_plan_exchange_dtype(b->in, axis), elems);
+    return ox_build_grad_buf(b, b->compute, bytes, grad_idx);
+}
+
+static bool is_narrow(const struct ox_builder *b, enum ox_axis axis) {
+    return ox_plan_exchange_dtype(b->in, axis) != OX_EXCHANGE_FP32;
+}
+
+/* Gathers the finished sum of the rank's slice from the cuts that copies have added up. Each copy takes its own cut as
+ * the others get it, so that all have the same weights. */
 static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
+    const bool narrow = is_narrow(b, OX_AXIS_COPY);
     const uint32_t home = sums_away(b, grad_idx) ? s->grad_home[grad_idx] : OX_NONE;
     const uint32_t target = home != OX_NONE ? home
                                             : ox_build_grad_buf(b, b->compute, slice_bytes(b, grad_idx), grad_idx);
-    struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, OX_LANE_LINK, s->grad_live[grad_idx], target);
+    uint32_t source = s->grad_live[grad_idx], gathered = target;
+    if (narrow) {
+        source = narrow_buf(b, grad_idx, OX_AXIS_COPY, 1, ox_plan_grad_cut(b->in, grad_idx, OX_AXIS_COPY));
+        gathered = narrow_buf(b, grad_idx, OX_AXIS_COPY, 1, ox_plan_grad_slice(b->in, grad_idx));
+        recode(b, OX_TASK_NARROW, grad_idx, OX_AXIS_COPY, true, s->grad_live[grad_idx], source);
+    }
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_GRAD, OX_LANE_LINK, source, gathered);
     task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
     task->axis = OX_AXIS_COPY;
     task->grad_idx = grad_idx;
     task->last = true;
     ox_build_count_peers(b, task);
+    if (narrow) {
+        recode(b, OX_TASK_WIDEN, grad_idx, OX_AXIS_COPY, true, gathered, target);
+    }
     s->grad_live[grad_idx] = target;
 }
 
@@ -227,18 +258,27 @@ static void sum_parts(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_sums sums = ox_plan_sums_along(b->in, axis);
     const uint32_t rounds = ox_sums_rounds(&sums), own = ox_sums_part_count(&sums);
-    const uint64_t part_bytes = ox_plan_grad_cut(b->in, grad_idx, axis) * sizeof(float);
-    const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&sums) * part_bytes, grad_idx);
+    const uint64_t cut = ox_plan_grad_cut(b->in, grad_idx, axis);
+    const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&sums) * cut * sizeof(float), grad_idx);
+    uint32_t given = s->grad_live[grad_idx], got = parts;
+    if (is_narrow(b, axis)) {
+        given = narrow_buf(b, grad_idx, axis, own, ox_plan_grad_divided(b->in, grad_idx, axis));
+        got = narrow_buf(b, grad_idx, axis, ox_sums_parts(&sums), cut);
+        recode(b, OX_TASK_NARROW, grad_idx, axis, false, s->grad_live[grad_idx], given);
+    }
     for (uint32_t part = 0; part < rounds; part++) {
         struct ox_task *const task = ox_build_grad_task(b, OX_TASK_MOVE, OX_LANE_LINK, grad_idx);
         task->move = OX_MOVE_GRAD;
         task->axis = (uint8_t)axis;
         task->slot = part;
         if (part < own) {
-            ox_build_reads(task, s->grad_live[grad_idx], OX_USE_SOURCE);
+            ox_build_reads(task, given, OX_USE_SOURCE);
         }
-        (part == 0 ? ox_build_writes : ox_build_updates)(task, parts, OX_USE_TARGET); /* what came before stays */
+        (part == 0 ? ox_build_writes : ox_build_updates)(task, got, OX_USE_TARGET); /* what came before stays */
         ox_build_count_peers(b, task);
+    }
+    if (is_narrow(b, axis)) {
+        recode(b, OX_TASK_WIDEN, grad_idx, axis, false, got, parts);
     }
     struct ox_task *const sum = ox_build_grad_task(b, OX_TASK_SUM_PARTS, OX_LANE_COMPUTE, grad_idx);
     sum->axis = (uint8_t)axis;

@@ -20,7 +20,7 @@ enum word {
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
     WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN, WORD_ROWS,
-    WORD_ROUTES,
+    WORD_ROUTES, WORD_NARROW, WORD_WIDEN,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -72,7 +72,7 @@ uint32_t ox_task_word(const struct ox_task *task) {
         [OX_TASK_GRAD_PACK] = WORD_GRAD_PACK, [OX_TASK_REDUCE] = WORD_REDUCE,       [OX_TASK_NORM] = WORD_NORM,
         [OX_TASK_BEGIN] = WORD_BEGIN,         [OX_TASK_UPDATE] = WORD_ADAM,         [OX_TASK_WRITTEN] = WORD_WRITTEN,
         [OX_TASK_COMMIT] = WORD_COMMIT,       [OX_TASK_GRAD_FOLD] = WORD_GRAD_FOLD,
-        [OX_TASK_SUM_PARTS] = WORD_SUM_PARTS,
+        [OX_TASK_SUM_PARTS] = WORD_SUM_PARTS, [OX_TASK_NARROW] = WORD_NARROW,       [OX_TASK_WIDEN] = WORD_WIDEN,
     };
     const bool on_device = task->lane == OX_LANE_COMPUTE;
     OX_ASSERT(task->kind < OX_TASK_KIND_COUNT);
@@ -96,7 +96,7 @@ const char *ox_task_word_name(uint32_t word) {
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
-        "adam-state", "load-return", "rows", "routes"};
+        "adam-state", "load-return", "rows", "routes", "narrow", "widen"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

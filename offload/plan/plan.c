@@ -52,8 +52,7 @@ static struct ox_peer_bytes gather_bytes(uint32_t count, uint64_t own, uint64_t 
     return (struct ox_peer_bytes){.in = whole - own, .out = own * (count - 1)};
 }
 
-/* Elements of a gradient that are divided along an axis: all, or among copies the slice that they have. */
-static uint64_t divided_elems(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
+uint64_t ox_plan_grad_divided(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
     return axis == OX_AXIS_SHARD ? input->model.grads[grad_idx].elem_count : ox_plan_grad_slice(input, grad_idx);
 }
 
@@ -63,9 +62,11 @@ static struct ox_peer_bytes exchange_bytes(const struct ox_plan_input *input, ui
     const struct ox_sums sums = ox_plan_sums_along(input, axis);
     const uint64_t own = ox_plan_grad_cut(input, grad_idx, axis);
     const bool gives = ox_sums_part_count(&sums) > part;
+    const enum ox_exchange_dtype dtype = ox_plan_exchange_dtype(input, axis);
+    const uint64_t own_bytes = ox_exchange_bytes(dtype, own);
     return (struct ox_peer_bytes){
-        .in = (ox_sums_givers(&sums, part) - gives) * own * sizeof(float),
-        .out = gives ? (divided_elems(input, grad_idx, axis) - own) * sizeof(float) : 0};
+        .in = (ox_sums_givers(&sums, part) - gives) * own_bytes,
+        .out = gives ? ox_exchange_bytes(dtype, ox_plan_grad_divided(input, grad_idx, axis)) - own_bytes : 0};
 }
 
 static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx,
@@ -105,14 +106,15 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
     const struct ox_plan_model *const model = &input->model;
     const bool computes_head = ox_plan_computes(input, model->stage_count - 1);
     const enum ox_axis axis = (enum ox_axis)task->axis;
+    const enum ox_exchange_dtype dtype = ox_plan_exchange_dtype(input, axis);
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
         return gathered_weight_bytes(input, task->unit_idx, plan->rules[task->unit_idx].gather_tier);
     case OX_MOVE_GRAD:
         return task->last ? gather_bytes(ox_plan_copies(input),
-                                         ox_plan_grad_cut(input, task->grad_idx, axis) * sizeof(float),
-                                         divided_elems(input, task->grad_idx, axis) * sizeof(float))
+                                         ox_exchange_bytes(dtype, ox_plan_grad_cut(input, task->grad_idx, axis)),
+                                         ox_exchange_bytes(dtype, ox_plan_grad_divided(input, task->grad_idx, axis)))
                           : exchange_bytes(input, task->grad_idx, task->slot, axis);
     case OX_MOVE_SUM: /* each rank has one part */
         return exchange_bytes(input, task->grad_idx, 0, axis);
@@ -227,6 +229,11 @@ uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
     return input->model.pooled_doubles > 0 || !in_groups ? 1 : fewest;
 }
 
+enum ox_exchange_dtype ox_plan_exchange_dtype(const struct ox_plan_input *input, enum ox_axis axis) {
+    const enum ox_axis outermost = ox_plan_copies(input) > 1 ? OX_AXIS_COPY : OX_AXIS_SHARD;
+    return axis == outermost ? input->ranks.exchange : OX_EXCHANGE_FP32;
+}
+
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {
     const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
     const struct ox_shard *const slice = &input->table->shards[grad->unit_idx];
@@ -247,6 +254,27 @@ uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, 
     return axis == OX_AXIS_SHARD ? ox_plan_grad_slice(input, grad_idx)
                                  : ox_plan_grad_cut_first(input, grad_idx, idx + 1) -
                                        ox_plan_grad_cut_first(input, grad_idx, idx);
+}
+
+uint64_t ox_plan_part_offset(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis, uint32_t part) {
+    if (axis == OX_AXIS_SHARD || ox_plan_holders(input) == 1) {
+        return part * input->model.grads[grad_idx].elem_count * sizeof(float);
+    }
+    const struct ox_sums within = ox_plan_sums_along(input, OX_AXIS_SHARD);
+    const struct ox_sums over = ox_plan_sums_along(input, OX_AXIS_COPY);
+    return ox_sums_place_of(&within, ox_sums_part(&over, part).first) * ox_plan_grad_slice(input, grad_idx) *
+           sizeof(float);
+}
+
+struct ox_plan_recode ox_plan_recode(const struct ox_plan_input *input, const struct ox_task *task) {
+    const enum ox_axis axis = (enum ox_axis)task->axis;
+    const struct ox_sums sums = ox_plan_sums_along(input, axis);
+    const bool gives = task->kind == OX_TASK_NARROW;
+    const uint32_t parts = task->last ? 1 : gives ? ox_sums_part_count(&sums) : ox_sums_parts(&sums);
+    /* The finished sum is given in cuts and comes whole; parts are given whole and come in cuts. */
+    const uint64_t count = task->last == gives ? ox_plan_grad_cut(input, task->grad_idx, axis)
+                                               : ox_plan_grad_divided(input, task->grad_idx, axis);
+    return (struct ox_plan_recode){.parts = parts, .count = count, .elems = parts * count};
 }
 
 enum ox_link ox_lane_link(enum ox_lane_id lane) {
@@ -523,6 +551,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
     OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_pipe(input) == ox_plan_rank_count(input));
     OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
+                                             input->ranks.exchange == OX_EXCHANGE_FP32 &&
                                              (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
@@ -530,14 +559,14 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * for gradients backward; and one for each stage that says which others have rows. A step has nine per unit:
      * transfers of planes, the updates and what goes with them. With
      * several sum groups each gradient has a task to clear and one to fold for each of them. Where ranks have slices, a
-     * tile also gathers the weights for two visits of each use, and a step exchanges and adds the parts of each
-     * gradient and gathers square sums and losses. Each cut of a pass has two tasks; where there are groups of rows,
-     * each gradient has one that joins their sums. */
+     * tile also gathers the weights for two visits of each use, and a step narrows, exchanges, widens and adds the
+     * parts of each gradient and gathers square sums and losses. Each cut of a pass has two tasks; where there are
+     * groups of rows, each gradient has one that joins their sums. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * stages;
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
-    const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 2) + units + 1 : 0;
+    const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 4) + units + 1 : 0;
     const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =

@@ -52,6 +52,10 @@ enum ox_task_kind {
                           that the slot has of the rank's groups of rows, in the order of the tree */
     OX_TASK_SUM_PARTS, /* compute: adds the parts of a gradient's slice that the ranks have summed, in the order of the
                           tree, in place or to its target                                  */
+    OX_TASK_NARROW,    /* compute: rounds what the rank gives to others of a sum to the type of exchanges: all its parts
+                          of it, or, if last, its cut of the finished one                  */
+    OX_TASK_WIDEN,     /* compute: and back to float32, once it has been exchanged: the parts of the rank's cut, or the
+                          whole slice                                                      */
     OX_TASK_GRAD_ADD,  /* compute: adds the gradients of other uses of a unit to that of its first use, where the sum
                           stays on the device; in turn: the sum so far to that of one more use */
     OX_TASK_GRAD_PACK, /* compute: rounds a finished sum to bf16                           */
@@ -170,8 +174,8 @@ const char *ox_fact_name(enum ox_fact fact); /* such as "commit-due" */
 struct ox_task {
     uint8_t kind, lane;
     uint8_t move;      /* MOVE: enum ox_move */
-    uint8_t axis;      /* SUM_PARTS, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all ranks do, 0.
-                          PARTIALS along the pipeline are the totals of all units */
+    uint8_t axis;      /* SUM_PARTS, NARROW, WIDEN, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all
+                          ranks do, 0. PARTIALS along the pipeline are the totals of all units */
     bool last;         /* for gradients: the finished sum, not a partial one */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
@@ -200,7 +204,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 48 };
+enum { OX_TASK_WORD_COUNT = 50 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -408,6 +412,9 @@ struct ox_plan_ranks {
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
      * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
     bool library_sums;
+    /* In what ranks exchange sums on the outermost axis of data, between copies if there are several. All but float32
+     * round each part of a sum, so that the result depends on `count`. Not with library_sums. */
+    enum ox_exchange_dtype exchange;
 };
 
 /* The axes on which these ranks lie: those that divide units, their copies, and the coordinates of a pipeline. */
@@ -584,6 +591,19 @@ uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
     return ox_plan_data_ranks(input) > 1;
 }
+/* In what ranks exchange sums along an axis. */
+enum ox_exchange_dtype ox_plan_exchange_dtype(const struct ox_plan_input *input, enum ox_axis axis);
+/* Elements of a gradient that are divided along an axis: all, or among copies the slice that they have. */
+uint64_t ox_plan_grad_divided(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis);
+/* Where a part of the rank's own sums lies, in bytes: in a slot of its accumulator, or, if it is a node that the
+ * holders of its copy have added up, where the first part of the node was added. */
+uint64_t ox_plan_part_offset(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis, uint32_t part);
+/* What a NARROW or WIDEN works on: so many parts of so many numbers each, and the numbers of all. */
+struct ox_plan_recode {
+    uint32_t parts;
+    uint64_t count, elems;
+};
+struct ox_plan_recode ox_plan_recode(const struct ox_plan_input *input, const struct ox_task *task);
 /* Elements of a finished gradient that the rank has: those of its slice of the unit. And those that it adds up along an
  * axis: the same; of the sums of copies its cut of the slice, and the cuts are gathered then. */
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx);

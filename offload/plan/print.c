@@ -206,12 +206,14 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
             snprintf(copies, sizeof copies, " within each of %u copies of the model", input->ranks.copies);
         }
         fprintf(out, "\nrank %u of %u, %s%s: it has %s of %s parameters, and %u of %u micro-batch%s, summed in %u "
-                "group%s%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding), copies,
+                "group%s%s%s", input->ranks.idx, input->ranks.count, ox_sharding_name(input->ranks.sharding), copies,
                 ox_count_text((double)own, text[0]), ox_count_text((double)whole, text[1]),
                 input->model.micro_batches, input->ranks.micro_batches, ox_plural_es(input->ranks.micro_batches),
                 ox_plan_sum_groups(input),
                 ox_plural(ox_plan_sum_groups(input)),
-                input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "");
+                input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "",
+                input->ranks.exchange == OX_EXCHANGE_BF16 ? "; sums travel in bf16: inexact"
+                : input->ranks.exchange == OX_EXCHANGE_Q8 ? "; sums travel in 8 bits: inexact" : "");
     }
 }
 

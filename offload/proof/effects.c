@@ -53,6 +53,8 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_BACKWARD] = {ON_COMPUTE, OF_STAGE, true, true, false},
     [OX_TASK_GRAD_FOLD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_SUM_PARTS] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_NARROW] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
+    [OX_TASK_WIDEN] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_ADD] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_GRAD_PACK] = {ON_COMPUTE, OF_GRADIENT, false, true, false},
     [OX_TASK_REDUCE] = {ON_REDUCE | ON_COMPUTE, OF_UNIT, false, true, false},
@@ -124,7 +126,7 @@ static bool fits_phase(const struct ox_task *task) {
 static bool has_axis(const struct effects *e) {
     const bool moves = e->task->kind == OX_TASK_MOVE && e->task->lane == OX_LANE_LINK;
     return e->task->axis < OX_AXIS_COUNT &&
-           (e->task->kind == OX_TASK_SUM_PARTS ||
+           (e->task->kind == OX_TASK_SUM_PARTS || e->task->kind == OX_TASK_NARROW || e->task->kind == OX_TASK_WIDEN ||
             (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM || crosses(e->task))) ||
             is_total(e->task));
 }

@@ -24,7 +24,10 @@ enum ox_holding {
     PARTS,    /* what the rank adds up of gradient `idx`, in the first `count` parts of its copy's holders */
     NODES,    /* the same in the sum of these, which is one or more nodes of the tree, where it goes on over copies */
     COPY_PARTS, /* what the rank adds up of the nodes of all copies, in the first `count` of each */
+    NARROW_OWN,   /* the parts or nodes that the rank gives of gradient `idx`, in the type of exchanges */
+    NARROW_PARTS, /* PARTS or COPY_PARTS in that type: what it got in the first `count` rounds */
     SLICE,    /* what it has added up, in the sum of all ranks */
+    NARROW_SLICE, NARROW_COMPLETE, /* SLICE and COMPLETE in the type of exchanges */
     COMPLETE, /* all that it has of gradient `idx` in the sum of all ranks, from all copies */
     TOTAL,    /* gradient `idx`, the whole sum, to which those of other uses of the unit are added */
     PACKED,   /* gradient `idx`, the whole sum in bf16 */

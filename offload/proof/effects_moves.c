@@ -166,11 +166,12 @@ static void transfer(struct effects *e, uint32_t stage_idx) {
 static void exchange(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t part = e->task->slot, axis = e->task->axis, members = ox_proof_members(e->in, axis);
-    const bool of_copies = axis == OX_AXIS_COPY;
+    const bool of_copies = axis == OX_AXIS_COPY, narrow = ox_proof_narrows(e->in, axis);
     const uint32_t own_idx = ox_proof_member_of(e->in, axis);
-    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, axis);
-    const uint64_t whole = of_copies ? ox_proof_slice_bytes(e->in, grad_idx) : ox_proof_sum_bytes(e->in, grad_idx);
-    const enum ox_holding what = of_copies ? COPY_PARTS : PARTS;
+    const uint64_t own = ox_proof_exchanged(e->in, axis, ox_proof_cut_bytes(e->in, grad_idx, axis));
+    const uint64_t sum = of_copies ? ox_proof_slice_bytes(e->in, grad_idx) : ox_proof_sum_bytes(e->in, grad_idx);
+    const uint64_t whole = ox_proof_exchanged(e->in, axis, sum);
+    const enum ox_holding what = narrow ? NARROW_PARTS : of_copies ? COPY_PARTS : PARTS;
     uint64_t others = 0;
     for (uint32_t i = 0; i < members; i++) {
         others += i != own_idx && ox_proof_parts(e->in, axis, i) > part;
@@ -184,7 +185,8 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
         return;
     }
     if (gives) {
-        ox_effects_need(e, OX_USE_SOURCE, tier, of_copies && ox_proof_divides(e->in)
+        ox_effects_need(e, OX_USE_SOURCE, tier, narrow ? ox_content(NARROW_OWN, grad_idx, 0)
+                                                : of_copies && ox_proof_divides(e->in)
                                                     ? ox_content(NODES, grad_idx, 0) : ox_content_own_sum(e, grad_idx));
     }
     if (part == 0) {
@@ -217,13 +219,16 @@ static void sum_by_library(struct effects *e, uint32_t grad_idx) {
 static void gather_grad(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t copies = ox_proof_copies(e->in);
-    const uint64_t own = ox_proof_cut_bytes(e->in, grad_idx, OX_AXIS_COPY);
-    const uint64_t whole = ox_proof_slice_bytes(e->in, grad_idx);
+    const uint64_t own =
+        ox_proof_exchanged(e->in, OX_AXIS_COPY, ox_proof_cut_bytes(e->in, grad_idx, OX_AXIS_COPY));
+    const uint64_t whole = ox_proof_exchanged(e->in, OX_AXIS_COPY, ox_proof_slice_bytes(e->in, grad_idx));
+    const bool narrow = ox_proof_narrows(e->in, OX_AXIS_COPY);
     if (copies == 1 || e->task->axis != OX_AXIS_COPY || e->task->slot != 0) {
         ox_effects_reject(e, "gathers a gradient of which every rank needs its slice alone");
     }
-    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(SLICE, grad_idx, 0));
-    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
+    ox_effects_need(e, OX_USE_SOURCE, tier, ox_content(narrow ? NARROW_SLICE : SLICE, grad_idx, 0));
+    ox_effects_fill(e, OX_USE_TARGET, tier, narrow ? ox_content(NARROW_COMPLETE, grad_idx, 0)
+                                                   : ox_content_sum(e, grad_idx));
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, whole - own);
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, own * (copies - 1));
 }

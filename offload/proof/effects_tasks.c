@@ -357,6 +357,30 @@ static void sum_parts(struct effects *e, uint32_t grad_idx) {
     }
 }
 
+/* NARROW: what the rank gives is rounded before it travels: all its parts, or its cut of the finished sum. */
+static void narrow(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t axis = e->task->axis;
+    const bool nodes = axis == OX_AXIS_COPY && ox_proof_divides(e->in);
+    if (!ox_proof_narrows(e->in, axis) || (e->task->last && ox_proof_copies(e->in) == 1)) {
+        ox_effects_reject(e, "rounds a sum that travels as it is");
+    }
+    const struct ox_content parts = nodes ? ox_content(NODES, grad_idx, 0) : ox_content_own_sum(e, grad_idx);
+    ox_effects_need(e, OX_USE_SOURCE, tier, e->task->last ? ox_content(SLICE, grad_idx, 0) : parts);
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content(e->task->last ? NARROW_SLICE : NARROW_OWN, grad_idx, 0));
+}
+
+/* WIDEN: what has arrived, in all rounds, comes back to float32. */
+static void widen(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t axis = e->task->axis, rounds = ox_proof_rounds(e->in, axis);
+    const enum ox_holding parts = axis == OX_AXIS_SHARD ? PARTS : COPY_PARTS;
+    ox_effects_need(e, OX_USE_SOURCE, tier, e->task->last ? ox_content(NARROW_COMPLETE, grad_idx, 0)
+                                                          : ox_content(NARROW_PARTS, grad_idx, rounds));
+    ox_effects_fill(e, OX_USE_TARGET, tier,
+                    e->task->last ? ox_content_sum(e, grad_idx) : ox_content(parts, grad_idx, rounds));
+}
+
 /* GRAD_ADD: the gradients of other uses of the weights are added to this one; in turn the sum of all that backward has
  * finished before it. */
 static void add_other_uses(struct effects *e, uint32_t grad_idx) {
@@ -401,6 +425,12 @@ void ox_effects_follow(struct effects *e) {
         break;
     case OX_TASK_SUM_PARTS:
         sum_parts(e, grad_idx);
+        break;
+    case OX_TASK_NARROW:
+        narrow(e, grad_idx);
+        break;
+    case OX_TASK_WIDEN:
+        widen(e, grad_idx);
         break;
     case OX_TASK_GRAD_ADD:
         add_other_uses(e, grad_idx);

@@ -16,6 +16,8 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [WORK] = OX_BUF_SCRATCH,     [SLOTS] = OX_BUF_STREAM,  [GATHERED] = OX_BUF_GATHERED,
         [PARTS] = OX_BUF_GRAD,    [NODES] = OX_BUF_GRAD,     [COPY_PARTS] = OX_BUF_GRAD,
         [SLICE] = OX_BUF_GRAD,     [ALL_LOSSES] = OX_BUF_SMALL,
+        [NARROW_OWN] = OX_BUF_GRAD, [NARROW_PARTS] = OX_BUF_GRAD, [NARROW_SLICE] = OX_BUF_GRAD,
+        [NARROW_COMPLETE] = OX_BUF_GRAD,
         [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
         [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED, [ROOM] = OX_BUF_SCRATCH,
         [PART_ACT] = OX_BUF_ACT,  [PART_KEPT] = OX_BUF_KEPT, [PART_SUM] = OX_BUF_GRAD,
@@ -29,13 +31,35 @@ uint32_t ox_effects_last_slot(const struct effects *e, uint32_t count) {
 }
 
 /* Bytes of what the rank adds up along an axis, among the first `count` parts of every member. */
-static uint64_t parts_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis, uint32_t count) {
+static uint64_t parts_count(const struct ox_plan_input *input, uint32_t axis, uint32_t count) {
     uint64_t all = 0;
     for (uint32_t i = 0; i < ox_proof_members(input, axis); i++) {
         const uint32_t parts = ox_proof_parts(input, axis, i);
         all += parts < count ? parts : count;
     }
-    return all * ox_proof_cut_bytes(input, grad_idx, axis);
+    return all;
+}
+
+static uint64_t parts_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis, uint32_t count) {
+    return parts_count(input, axis, count) * ox_proof_cut_bytes(input, grad_idx, axis);
+}
+
+/* Bytes of what is in the type of exchanges, each part or cut by itself. */
+static uint64_t narrow_bytes(const struct ox_plan_input *input, struct ox_content content) {
+    const uint32_t axis = ox_proof_copies(input) == 1 ? OX_AXIS_SHARD : OX_AXIS_COPY;
+    const uint64_t slice = ox_proof_slice_bytes(input, content.idx);
+    const uint64_t whole = axis == OX_AXIS_COPY ? slice : ox_proof_sum_bytes(input, content.idx);
+    const uint64_t cut = ox_proof_exchanged(input, axis, ox_proof_cut_bytes(input, content.idx, axis));
+    switch ((enum ox_holding)content.what) {
+    case NARROW_OWN:
+        return ox_proof_parts(input, axis, ox_proof_member_of(input, axis)) * ox_proof_exchanged(input, axis, whole);
+    case NARROW_PARTS:
+        return parts_count(input, axis, content.count) * cut;
+    case NARROW_SLICE:
+        return cut;
+    default:
+        return ox_proof_exchanged(input, axis, slice);
+    }
 }
 
 uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bool at_home) {
@@ -63,6 +87,11 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case SLICE:
         return ox_proof_cut_bytes(e->in, content.idx,
                                   ox_proof_copies(e->in) > 1 ? OX_AXIS_COPY : OX_AXIS_SHARD);
+    case NARROW_OWN:
+    case NARROW_PARTS:
+    case NARROW_SLICE:
+    case NARROW_COMPLETE:
+        return narrow_bytes(e->in, content);
     case COMPLETE:
     case TOTAL:
         return ox_proof_slice_bytes(e->in, content.idx);

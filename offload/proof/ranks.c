@@ -93,10 +93,11 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
         ranks->micro_batches < ranks->sum_groups) {
         return refuse(idx, "there is not work for as many ranks");
     }
-    if (ranks->library_sums && ranks->sum_groups * groups != of_data) {
-        return refuse(idx, "the library adds sums that are in several parts");
+    if (ranks->library_sums && (ranks->sum_groups * groups != of_data || ranks->exchange != OX_EXCHANGE_FP32)) {
+        return refuse(idx, "the library adds sums that are in several parts, or rounded");
     }
     if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
+        ranks->exchange != others->exchange ||
         ranks->micro_batches != others->micro_batches || ranks->sharding != others->sharding ||
         ranks->copies != others->copies || !same_models(input, first)) {
         return refuse(idx, "the step is not the same");

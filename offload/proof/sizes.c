@@ -117,6 +117,15 @@ uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx
                                                                       ox_proof_copy_of(input), shard->adder)));
 }
 
+bool ox_proof_narrows(const struct ox_plan_input *input, uint32_t axis) {
+    const uint32_t narrowed = ox_proof_copies(input) == 1 ? OX_AXIS_SHARD : OX_AXIS_COPY;
+    return axis == narrowed && input->ranks.exchange != OX_EXCHANGE_FP32;
+}
+
+uint64_t ox_proof_exchanged(const struct ox_plan_input *input, uint32_t axis, uint64_t bytes) {
+    return ox_proof_narrows(input, axis) ? ox_exchange_bytes(input->ranks.exchange, bytes / WORD_BYTES) : bytes;
+}
+
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
     return slice_elems(input, grad_idx) * HALF_BYTES;
 }

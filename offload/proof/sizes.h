@@ -166,6 +166,10 @@ uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_i
 /* Bytes of what the rank adds up along an axis: of the sums of the holders what it has of the gradient, of those of
  * copies its cut of that, because copies divide the adding. */
 uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis);
+/* Whether sums are exchanged in fewer bits along an axis: the outermost one of data, if the input says so. And what so
+ * many bytes of float32 take then. */
+bool ox_proof_narrows(const struct ox_plan_input *input, uint32_t axis);
+uint64_t ox_proof_exchanged(const struct ox_plan_input *input, uint32_t axis, uint64_t bytes);
 uint64_t ox_proof_packed_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
 uint64_t ox_proof_reduced_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Bytes of a gradient's home, in memory or in the spool: the widest form in which the gradient leaves the memory where

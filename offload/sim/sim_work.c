@@ -666,6 +666,9 @@ static struct ox_sim_work price(const struct pricing *p) {
         return compute_bytes(p, grad_elems(p) * 12);
     case OX_TASK_SUM_PARTS:
         return compute_bytes(p, added_elems(p) * 12);
+    case OX_TASK_NARROW:
+    case OX_TASK_WIDEN:
+        return compute_bytes(p, (double)ox_plan_recode(p->setup->input, p->task).elems * 6);
     case OX_TASK_GRAD_PACK:
         return compute_bytes(p, grad_slice(p) * 6);
     case OX_TASK_GRAD_ADD:

@@ -1,5 +1,4 @@
 /* Operations on flat vectors; all of them are exact. */
-#include "base/narrow.h"
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "tests/kit/device/ops_kit.h"

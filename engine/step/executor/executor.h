@@ -26,6 +26,10 @@ struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 /* Takes the micro-batches of a rank that has the same. */
 void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from);
 
+/* Queues a NARROW or WIDEN on its lane. */
+OX_MUST enum ox_status ox_recode_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                                       struct ox_lane *lane);
+
 /* A task for a host lane; the lane's owner is the rank. */
 struct ox_host_task {
     const struct ox_plan *plan;

@@ -359,6 +359,10 @@ static enum ox_status issue_compute(const struct issue *is, struct ox_mark *done
     case OX_TASK_SUM_PARTS:
         status = issue_sum_parts(is);
         break;
+    case OX_TASK_NARROW:
+    case OX_TASK_WIDEN:
+        status = ox_recode_issue(rank, is->plan, is->task, is->lane);
+        break;
     case OX_TASK_REDUCE:
         status = OX_QUEUE(&rank->ops, is->lane, square_sums, &(struct ox_op_square_sums){
             .partials = view(is, OX_USE_TARGET).ptr, .grad = view(is, OX_USE_GRAD).ptr,

@@ -229,15 +229,21 @@ static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint6
     return cuts;
 }
 
-/* Cuts a gradient along an axis: among the holders of its unit, or the slice that copies have among these. */
+/* Cuts a gradient along an axis, as it is exchanged there: among the holders of its unit, or the slice that copies have
+ * among these. */
 static struct cuts cut_grad(const struct ox_rank *rank, uint32_t grad_idx, enum ox_axis axis) {
-    const struct ox_plan_grad *const grad = &rank->plan->input.model.grads[grad_idx];
-    if (axis == OX_AXIS_SHARD) {
-        return cut_unit(rank, grad->unit_idx, sizeof(float), 1, grad->elem_count);
-    }
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
     struct cuts cuts = {{0}};
-    for (uint32_t i = 0; i <= ox_plan_copies(&rank->plan->input); i++) {
-        cuts.at[i] = ox_plan_grad_cut_first(&rank->plan->input, grad_idx, i) * sizeof(float);
+    if (axis == OX_AXIS_SHARD) {
+        cuts = cut_unit(rank, grad->unit_idx, 1, 1, grad->elem_count);
+    } else {
+        for (uint32_t i = 0; i <= ox_plan_copies(input); i++) {
+            cuts.at[i] = ox_plan_grad_cut_first(input, grad_idx, i);
+        }
+    }
+    for (uint32_t i = 0; i <= OX_COMM_RANKS_MAX; i++) {
+        cuts.at[i] = ox_exchange_bytes(ox_plan_exchange_dtype(input, axis), cuts.at[i]);
     }
     return cuts;
 }
@@ -369,17 +375,11 @@ static uint64_t parts_before(const struct ox_sums *sums, uint32_t part) {
     return count;
 }
 
-/* Where a part lies that the rank gives: in a slot of its accumulator, or, if it is a node that the holders of its copy
- * have added up, where the first part of the node was added. */
-static uint64_t part_offset(const struct ox_rank *rank, const struct ox_task *task) {
-    const struct ox_plan_input *const input = &rank->plan->input;
-    if (task->axis == OX_AXIS_SHARD || ox_plan_holders(input) == 1) {
-        return task->slot * input->model.grads[task->grad_idx].elem_count * sizeof(float);
-    }
-    const struct ox_sums within = ox_plan_sums_along(input, OX_AXIS_SHARD);
-    const struct ox_sums over = ox_plan_sums_along(input, OX_AXIS_COPY);
-    return ox_sums_place_of(&within, ox_sums_part(&over, task->slot).first) *
-           ox_plan_grad_slice(input, task->grad_idx) * sizeof(float);
+/* Where the part lies that the rank gives, among those of `bytes` that were rounded, or where it was summed. */
+static uint64_t given_offset(const struct ox_plan_input *input, const struct ox_task *task, uint64_t bytes) {
+    const enum ox_axis axis = (enum ox_axis)task->axis;
+    return ox_plan_exchange_dtype(input, axis) != OX_EXCHANGE_FP32
+               ? task->slot * bytes : ox_plan_part_offset(input, task->grad_idx, axis, task->slot);
 }
 
 /* Exchanges one part of each member along an axis that has it: each slice of it goes to the one whose slice it is. */
@@ -401,7 +401,7 @@ static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan,
     const bool is_giver = gives[comm->rank];
     snprintf(what, sizeof what, "part %u of gradient %u", task->slot, task->grad_idx);
     const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
-        .source = is_giver ? source + part_offset(rank, task) : NULL,
+        .source = is_giver ? source + given_offset(&rank->plan->input, task, cuts.at[comm->count]) : NULL,
         .target = parts + parts_before(&sums, task->slot) * slice_bytes,
         .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .what = what});
     if (status == OX_OK) {

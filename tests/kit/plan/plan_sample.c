@@ -263,6 +263,8 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     ranks.sum_groups = ranks.library_sums ? ranks.count : ranks.sum_groups;
     const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, ranks.count);
     ranks.copies = ranks.count % copies == 0 && !ranks.library_sums ? copies : 0;
+    ranks.exchange = (enum ox_exchange_dtype)plan_sample_number(seed, &counter, 2 * OX_EXCHANGE_COUNT);
+    ranks.exchange = ranks.library_sums || ranks.exchange >= OX_EXCHANGE_COUNT ? OX_EXCHANGE_FP32 : ranks.exchange;
     return ranks;
 }
 

@@ -50,6 +50,7 @@ struct harness_run {
     uint32_t cuda_count;     /* GPUs for the ranks; 0: one for all */
     enum ox_rank_comm comm;
     bool library_sums;
+    enum ox_exchange_dtype exchange;
     struct ox_state_format state; /* zero: AdamW in fp32 */
     double router_balance, router_z; /* factors of the losses of routers */
     double router_bias_rate;

@@ -132,10 +132,39 @@ static void run_untied(void) {
     change_ranks(&untied, piped);
 }
 
+/* Sums that travel in fewer bits: the same bits wherever two ranks keep what they divide, which are not those of exact
+ * sums. It is named, and a resume with another type warns. */
+static void run_narrow(const struct family *family, const char *dtype) {
+    static const char *const ways[] = {"--sharding zero2", "--sharding shared", "--sharding shard_grad_op"};
+    struct result exact = run_one(family, plain_pathf("%s --ranks 2", cosine_words));
+    files_remove_folder(test_path("one"));
+    const char *const words = plain_pathf("--ranks 2 --exchange-dtype %s", dtype);
+    struct result expected = run_one(family, plain_pathf("%s %s", cosine_words, words));
+    CHECK(strcmp(exact.steps, expected.steps) != 0);
+    CHECK(strstr(process.outcome.err, "inexact; each sum of gradients is rounded once before it travels") != NULL);
+    for (int i = 0; i < 3; i++) {
+        begin_ranks(family, 0, plain_pathf("%s %s %s", words, ways[i], places[i].words));
+        add_drives(places[i].drives);
+        sys_run(&args, &process);
+        end_ranks(plain_pathf("%s, %s", words, ways[i]), &places[i], &expected);
+    }
+    begin(family, test_path("ranks"), fresh);
+    sys_args_add(&args, plain_pathf("%s %s --max-steps 20", constant_words, words));
+    sys_run_well(&args, &process);
+    begin(family, test_path("ranks"), latest);
+    sys_args_add(&args, plain_pathf("%s --ranks 2 --exchange-dtype fp32 --max-steps 21", constant_words));
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.err, "--exchange-dtype") != NULL);
+    files_remove_folder(test_path("ranks"));
+    drop(&exact);
+    end_one(&expected);
+}
+
 int main(void) {
     all = test_deep();
     text_path = sys_write_text(40000);
     run_untied();
+    run_narrow(&untied, test_takes(0, 2) ? "q8" : "bf16");
     for (int i = 0; i < FAMILY_COUNT; i++) {
         run_family(&families[i], i);
     }

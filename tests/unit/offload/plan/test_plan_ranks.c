@@ -125,6 +125,13 @@ static uint64_t own_of(uint64_t elems, uint64_t left, uint64_t chunk, uint64_t c
     return ox_min_u64(most, left - first);
 }
 
+/* Bytes of so many numbers as --exchange-dtype moves them: in float32, bfloat16, or 8 bits with a scale for 64. */
+static uint64_t travelling(const struct plan_sample *s, uint64_t elems) {
+    const uint64_t bytes[] = {4 * elems, (2 * elems + 15) & ~UINT64_C(15),
+                              (68 * ((elems + 63) / 64) + 15) & ~UINT64_C(15)};
+    return bytes[s->in.ranks.exchange];
+}
+
 /* Each other holder of the rank's copy gives its slice of every gradient once for each part that it has. Then each
  * other copy gives the rank's cut of that slice, once for each part of the copy, and in the end the cut that it has
  * added. */
@@ -136,15 +143,16 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
     const uint64_t idx = s->in.ranks.idx, copy = idx / holders;
     const uint64_t within = parts_of_others(groups, ranks, copy * holders, (copy + 1) * holders, idx);
     const uint64_t over = parts_of_others(groups, copies, 0, copies, copy);
-    uint64_t elems = 0;
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < model->grad_count; i++) {
         const uint64_t unit = model->units[model->grads[i].unit_idx].elem_count;
         const uint64_t slice = own_of(unit, unit, chunk, holders, idx % holders);
         const uint64_t own = own_of(unit, model->grads[i].elem_count, chunk, holders, idx % holders);
         const uint64_t cut = own_of(slice, own, chunk, copies, copy);
-        elems += within * own + (copies > 1 ? over * cut + own - cut : 0);
+        bytes += copies > 1 ? within * own * sizeof(float) + (over - 1) * travelling(s, cut) + travelling(s, own)
+                            : within * travelling(s, own);
     }
-    return elems * sizeof(float);
+    return bytes;
 }
 
 /* The text of the plan says whose it is, and has a column for each link between ranks. */
@@ -367,6 +375,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     *ranks = kept;
     ranks->library_sums = !ranks->library_sums;
     refuse_box(box, "sums that another adds", totals);
+    *ranks = kept;
+    ranks->exchange = ranks->exchange == OX_EXCHANGE_Q8 ? OX_EXCHANGE_FP32 : OX_EXCHANGE_Q8;
+    refuse_box(box, "sums that travel in another type", totals);
     *ranks = kept;
     box->inputs[idx].model.micro_batches++;
     refuse_box(box, "a micro-batch too many", totals);
