@@ -173,6 +173,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .pipe = pipe, .pipe_of = plan->pipe_of};
     plan->input.placement.schedule = config->schedule;
     plan->input.placement.chunks = config->pipe_chunks;
+    plan->input.placement.window = config->window;
     plan->input.ranks.per_store = config->team != NULL ? ranks / ox_team_count(config->team) : config->store_ranks;
     plan->input.model = (struct ox_plan_model){
         .units = plan->units,
@@ -307,7 +308,7 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
                                  .compute_threads = threads_of_rank(config->machine_compute_threads, ranks),
                                  .optimizer_threads =
                                      ox_engine_optimizer_share(config, config->machine_optimizer_threads, ranks),
-                                 .run_ahead_tasks = OX_RUN_AHEAD_TASKS};
+                                 .run_ahead_tasks = ox_plan_window(input)};
 }
 
 /* Units of other coordinates live in host memory until it is known where they do. */

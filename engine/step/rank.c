@@ -40,7 +40,7 @@ static enum ox_status open_lanes(struct ox_rank *rank) {
         const struct ox_host_lane_config host = {
             .label = ox_lane_name((enum ox_lane_id)i),
             .owner = rank,
-            .queue_len = HOST_QUEUE_LEN,
+            .queue_len = rank->config.window > 0 ? 2 * rank->config.window + 1 : HOST_QUEUE_LEN,
             .chaos_seed = rank->config.chaos_seed,
             .chaos_ns_max = OX_CHAOS_NS_MAX,
         };

@@ -37,7 +37,7 @@ enum ox_lane_id {
     OX_LANE_OF_ONE_COUNT = OX_LANE_LINK,    /* lanes of a step without other ranks */
     OX_LANE_OF_DATA_COUNT = OX_LANE_LINK_IN /* lanes of a step without a pipeline */
 };
-/* The executor issues at most as many tasks of a list before the first of them has ended. */
+/* The executor issues at most as many tasks of a list before the first of them has ended (ox_plan_window). */
 enum { OX_RUN_AHEAD_TASKS = 64 };
 const char *ox_lane_name(enum ox_lane_id lane);
 
@@ -472,6 +472,7 @@ struct ox_placement {
      * its own; 0: 1. */
     enum ox_pipe_schedule schedule;
     uint32_t chunks;
+    uint32_t window; /* tasks that are issued before the first of them has ended; 0: OX_RUN_AHEAD_TASKS. For tests */
 };
 
 /* EVAL_AFTER_STEP: where steps overlap, the first evaluation after a step, whose forward carries that step's update;
@@ -486,6 +487,11 @@ struct ox_plan_input {
     const struct ox_shard_table *table; /* with the homes of every unit */
 };
 
+/* How many tasks of a list are issued before the first of them has ended: what the proof takes for an edge, and the
+ * executor for its bound. */
+static inline uint32_t ox_plan_window(const struct ox_plan_input *input) {
+    return input->placement.window > 0 ? input->placement.window : OX_RUN_AHEAD_TASKS;
+}
 /* How many ranks there are, those of all coordinates. */
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;

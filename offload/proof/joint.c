@@ -63,8 +63,9 @@ static bool is_answered(const struct player *player) {
 
 static void issue(struct player *player) {
     const struct ox_plan *const plan = player->plan;
+    const uint32_t window = ox_plan_window(player->in);
     while (player->issued < plan->task_count &&
-           (player->issued < OX_RUN_AHEAD_TASKS || player->ended[player->issued - OX_RUN_AHEAD_TASKS]) &&
+           (player->issued < window || player->ended[player->issued - window]) &&
            (player->norm_past == 0 || player->ended[player->norm_past - 1]) && is_answered(player)) {
         player->norm_past = plan->tasks[player->issued].kind == OX_TASK_NORM ? player->issued + 1 : player->norm_past;
         player->issued++;

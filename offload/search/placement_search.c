@@ -299,7 +299,8 @@ static struct ox_candidate candidate_on(const struct ox_search *s, const struct 
                       .speculative_units = rung->overlap ? ox_choice_speculative_units(s, quarters) : 0,
                       .speculative_spread = rung->overlap && quarters > 0,
                       .kept_units = s->request->kept_units < 0 ? 0 : ox_choice_kept_units(s),
-                      .schedule = s->in->placement.schedule, .chunks = s->in->placement.chunks}};
+                      .schedule = s->in->placement.schedule, .chunks = s->in->placement.chunks,
+                      .window = s->in->placement.window}};
 }
 
 static const struct rung *least_rung(const struct ox_search *s) {

@@ -542,10 +542,10 @@ static void set_slots(struct ox_rank *rank, const struct ox_plan *plan) {
 }
 
 static enum ox_status issue_all(struct ox_rank *rank, const struct ox_plan *plan) {
+    const uint32_t window = ox_plan_window(&rank->plan->input);
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        enum ox_status status = i < OX_RUN_AHEAD_TASKS ? OX_OK
-                                                       : ox_mark_join(rank->marks[i - OX_RUN_AHEAD_TASKS]);
-        const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= OX_RUN_AHEAD_TASKS) &&
+        enum ox_status status = i < window ? OX_OK : ox_mark_join(rank->marks[i - window]);
+        const bool looks = (plan->kind != OX_PLAN_TRAIN || i >= window) &&
                            plan->tasks[i].lane == OX_LANE_COMPUTE && plan->tasks[i].kind != OX_TASK_UPDATE;
         if (status == OX_OK && looks && stops(rank)) {
             status = ox_fail(OX_E_ABORTED, plan->kind == OX_PLAN_TRAIN ? "stopped before the optimizer began"

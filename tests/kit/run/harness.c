@@ -324,6 +324,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .pipe = run->pipe,
         .schedule = run->schedule,
         .pipe_chunks = run->pipe_chunks,
+        .window = run->window,
         .comm_timeout_ns = run->comm_timeout_ns,
         .dtype = run->dtype,
         .objective = run->objective,
@@ -392,7 +393,7 @@ static enum ox_status open_engine(const struct harness_run *run, const struct ha
     if (place->tight) {
         tighten(&config);
     }
-    REQUIRE_OK(ox_engine_plan_open(&config, &plan));
+    OX_TRY(ox_engine_plan_open(&config, &plan));
     return ox_engine_open(&config, &plan, &out->engine);
 }
 

@@ -41,6 +41,7 @@ struct harness_run {
     uint32_t pipe;       /* coordinates of a pipeline; 0: 1 */
     enum ox_pipe_schedule schedule;
     uint32_t pipe_chunks; /* runs of stages of each, where interleaved */
+    uint32_t window;      /* as in struct ox_engine_config */
     uint64_t comm_timeout_ns; /* 0: ten minutes */
     uint32_t compute_threads; /* 0 = 1 */
     enum ox_compute_dtype dtype;

@@ -121,6 +121,54 @@ static void check(const char *name) {
     golden_close(&golden);
 }
 
+/* The least window with which the proof lets all lists end is one with which they do, in queues that hold no more than it
+ * lets come; with one less the proof refuses the lists. Lanes and calls are late at random. */
+static void check_window(const char *name, const struct mesh *mesh, const struct order *order) {
+    static const struct mesh one = {1, 1};
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    golden.micro_batches = GROUPS;
+    const struct harness_run alone = run_of(&golden, &one, &orders[0]);
+    golden_train(&golden, &alone, &harness_in_memory, FEW_STEPS, &expected);
+    const struct harness_place *device = harness_places; /* the first with memory of its own and no drive */
+    while (device->store || device->unified) {
+        device++;
+    }
+    for (int k = 0; k < 2; k++) {
+        struct harness_place place = k == 0 ? harness_in_memory : *device;
+        struct harness_run run = run_of(&golden, mesh, order);
+        struct outcome outcome;
+        char what[480];
+        for (run.window = 1; harness_try(&run, &place) != OX_OK && run.window < OX_RUN_AHEAD_TASKS; run.window++) {
+            CHECK(strstr(ox_error_text(), "ranks wait for each other in a circle") != NULL);
+        }
+        place.chaos_seed = 5 + (uint64_t)k;
+        snprintf(what, sizeof what, "%s: pipe %u, data %u, %s, %s, a window of %u", golden.folder, mesh->pipe, mesh->data,
+                 order->name, place.name, run.window);
+        golden_train(&golden, &run, &place, FEW_STEPS, &outcome);
+        outcome_check_same(what, &expected, &outcome);
+        outcome_close(&outcome);
+        CHECK(run.window < OX_RUN_AHEAD_TASKS);
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+static void check_windows(void) {
+    for (unsigned o = 0; o < ORDERS; o++) {
+        for (unsigned m = 0; m < MESHES; m++) {
+            struct golden golden;
+            golden_open("olmo2", &golden);
+            if (divides(&golden, &meshes[m], &orders[o]) && takes()) {
+                check_window("olmo2", &meshes[m], &orders[o]);
+            }
+            golden_close(&golden);
+        }
+    }
+    check_window("llama_tied_gqa", &meshes[0], &orders[0]);
+}
+
 /* A model of ten stages, so that eight ranks have some each; it has fresh weights. */
 static void check_deep(void) {
     static const char layers[] = "\"num_hidden_layers\": ";
@@ -144,6 +192,7 @@ int main(void) {
     check("olmo2");
     check("gpt2_small");
     check("qwen3");
+    check_windows();
     printf("%u runs with the bits of one rank\n", run_count);
     return test_end();
 }
