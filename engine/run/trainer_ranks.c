@@ -685,7 +685,8 @@ void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TE
                      100 * at->binding_share);
         }
         used += (size_t)snprintf(text + used, OX_MESH_TEXT_BYTES - used, "%s  %-12s %-16s %s%s\n",
-                                 used == 0 ? title : "", ox_mesh_kind_name(i), mesh, seconds, i == trainer->mesh_taken ? "  (taken)" : "");
+                                 used == 0 ? title : "", ox_mesh_kind_name(i), mesh, seconds,
+                                 i == trainer->mesh_taken ? "  (taken)" : "");
     }
 }
 

@@ -76,7 +76,7 @@ struct ox_engine_config {
     uint32_t pipe;              /* coordinates of a pipeline, a divisor of `ranks`, each with stages of its own; 0: 1 */
     enum ox_pipe_schedule schedule; /* in which order they do them */
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
-    uint32_t window;            /* for tests: as in struct ox_placement, and no longer queues than that needs; 0: usual */
+    uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
                                    the number of ranks, whatever it says */
     enum ox_exchange_dtype exchange; /* in what sums of gradients travel between ranks; not with library_sums */

@@ -4,7 +4,7 @@
  *
  * Runs have all state on the drive and commit each step; or they have a part of it in memory, leave steps uncommitted,
  * and update in backward beside the last commit (--store-generations 3) or not (2); or a part of them is frozen, whose
- * extents the first commit alone writes, in fp16 with its loss scale.
+ * extents the first commit alone writes, in fp16 with its loss scale; or two ranks are a pipeline.
  *
  * In memory all operations are taken, of the latter runs every fourth; on a drive, where requests outlive a process,
  * every STRIDE-th, at another offset for each moment and backend. `make test` takes fewer of both.
@@ -31,6 +31,10 @@ static const char *const speculative[][2] = {SPLIT("140KiB"), {"store-generation
 static const char *const held[][2] = {SPLIT("104KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
 static const char *const frozen[][2] = {{"freeze", "embed,model.layers.0.mlp.up_proj.weight"}, {"dtype", "fp16"},
     {"initial-scale-power", "4"}, {NULL, NULL}};
+/* Each input of the block that arrives from the other rank goes to the drive, so that a kill comes behind every
+ * transfer. */
+static const char *const pipeline[][2] = {{"ranks", "2"}, {"pipeline-parallel-size", "2"}, {"activation-tier", "nvme"},
+    {"host-mem", "8MiB"}, {"device-mem", "8MiB"}, {NULL, NULL}};
 static const struct plan {
     const char *name;
     const char *const (*options)[2];
@@ -40,7 +44,8 @@ static const struct plan {
 } plans[] = {{"all on the drive", NULL, 1, 1, 100},
              {"a part in memory, updated in backward", speculative, TINY_SAVED_STEP, 4, 50},
              {"a part in memory", held, TINY_SAVED_STEP, 4, 50},
-             {"a part frozen, in fp16", frozen, 1, 8, 50}};
+             {"a part frozen, in fp16", frozen, 1, 8, 50},
+             {"a pipeline, activations on the drive", pipeline, 1, 8, 100}};
 enum { PLANS = sizeof plans / sizeof *plans };
 
 enum { AGAIN = 6 }; /* a resumed process is killed at every AGAIN-th operation only */

@@ -121,8 +121,8 @@ static void check(const char *name) {
     golden_close(&golden);
 }
 
-/* The least window with which the proof lets all lists end is one with which they do, in queues that hold no more than it
- * lets come; with one less the proof refuses the lists. Lanes and calls are late at random. */
+/* The least window with which the proof lets all lists end is one with which they do, in queues that hold no more than
+ * it lets come; with one less the proof refuses the lists. Lanes and calls are late at random. */
 static void check_window(const char *name, const struct mesh *mesh, const struct order *order) {
     static const struct mesh one = {1, 1};
     struct golden golden;
@@ -144,8 +144,8 @@ static void check_window(const char *name, const struct mesh *mesh, const struct
             CHECK(strstr(ox_error_text(), "ranks wait for each other in a circle") != NULL);
         }
         place.chaos_seed = 5 + (uint64_t)k;
-        snprintf(what, sizeof what, "%s: pipe %u, data %u, %s, %s, a window of %u", golden.folder, mesh->pipe, mesh->data,
-                 order->name, place.name, run.window);
+        snprintf(what, sizeof what, "%s: pipe %u, data %u, %s, %s, a window of %u", golden.folder, mesh->pipe,
+                 mesh->data, order->name, place.name, run.window);
         golden_train(&golden, &run, &place, FEW_STEPS, &outcome);
         outcome_check_same(what, &expected, &outcome);
         outcome_close(&outcome);
