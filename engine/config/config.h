@@ -230,6 +230,7 @@ struct ox_config_save {
     enum ox_eval_strategy eval_strategy;
     enum ox_save_strategy save_strategy;
     double eval_delay;         /* steps, or epochs where evaluations are by epoch, before the first one */
+    bool eval_ema; /* of averages too */
     bool eval_on_start;        /* before the first step of a run */
     char metric_for_best_model[64]; /* eval_loss, eval_perplexity or eval_NAME_loss; "eval_" may be missing */
     enum ox_auto_choice greater_is_better; /* on is refused: every metric is a loss or grows with one */
@@ -282,6 +283,7 @@ struct ox_config_ranks {
 struct ox_config_eval {
     uint64_t stride, max_windows; /* stride 0: --max-seq-length; max_windows 0: all */
     bool bos_per_window;
+    char reference[OX_CONFIG_TEXT_BYTES]; /* the model that preferences are measured against */
 };
 
 /* What `generate` writes. */

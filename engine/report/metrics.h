@@ -44,7 +44,7 @@ struct ox_early_stop {
 };
 
 /* The result of one of several evaluation sets. */
-enum { OX_EVAL_REPORTS_MAX = 8 };
+enum { OX_EVAL_REPORTS_MAX = 9 };
 struct ox_eval_set_report {
     char name[32];
     double loss; /* as in struct ox_eval_report, and so are parts */

@@ -70,16 +70,32 @@ struct watch {
     uint64_t begin_ns;
 };
 
-static void finish(struct ox_eval_report *report, double sum, uint64_t begin_ns) {
-    report->loss = report->tokens > 0 ? sum / (double)report->tokens : NAN;
-    report->perplexity = exp(report->loss);
+/* The means of what is measured of pairs beside their loss; returns how many parts there are. */
+static uint32_t eval_parts(const struct ox_trainer *trainer, const struct eval_sum *sum, struct ox_report_part *parts) {
+    double means[OX_PAIR_VALUES];
+    if (!trainer->engine_config.objective.pairs) {
+        return 0;
+    }
+    for (int i = 0; i < OX_PAIR_VALUES; i++) {
+        means[i] = sum->values[i] / (double)sum->counted;
+    }
+    return ox_trainer_parts(trainer, means, parts);
+}
+
+/* Takes a sum as its mean: over tokens, or pairs. */
+static void finish(const struct ox_trainer *trainer, struct ox_eval_report *report, const struct eval_sum *sum,
+                   uint64_t begin_ns) {
+    report->tokens = sum->targets;
+    report->loss = sum->counted > 0 ? sum->loss / (double)sum->counted : NAN;
+    report->part_count = eval_parts(trainer, sum, report->parts);
+    report->perplexity = report->part_count > 0 ? NAN : exp(report->loss);
     report->seconds = (double)(ox_clock_ns() - begin_ns) * 1e-9;
 }
 
-static void note(const struct watch *watch, const struct eval_sum *sum, uint64_t done) {
+static void note(const struct ox_trainer *trainer, const struct watch *watch, const struct eval_sum *sum,
+                 uint64_t done) {
     watch->source->windows_done = done;
-    watch->source->report.tokens = sum->targets;
-    finish(&watch->source->report, sum->loss, watch->begin_ns);
+    finish(trainer, &watch->source->report, sum, watch->begin_ns);
     if (watch->hooks->went != NULL) {
         watch->hooks->went(watch->hooks->context, watch->source);
     }
@@ -113,7 +129,7 @@ static enum ox_status eval_rows(struct ox_trainer *trainer, struct ox_windows *w
         add_losses(out, trainer, &result);
         add_batch(out, &result, targets, input.target_count);
         if (watch != NULL) {
-            note(watch, out, ox_min_u64(done + at_once, rows));
+            note(trainer, watch, out, ox_min_u64(done + at_once, rows) / ox_trainer_unit(&trainer->config));
         }
     }
     return OX_OK;
@@ -141,18 +157,6 @@ void ox_trainer_warn_loss(const struct ox_trainer *trainer, const char *what, do
     }
 }
 
-/* The means of what is measured of pairs beside their loss; returns how many parts there are. */
-static uint32_t eval_parts(const struct ox_trainer *trainer, const struct eval_sum *sum, struct ox_report_part *parts) {
-    double means[OX_PAIR_VALUES];
-    if (!trainer->engine_config.objective.pairs) {
-        return 0;
-    }
-    for (int i = 0; i < OX_PAIR_VALUES; i++) {
-        means[i] = sum->values[i] / (double)sum->counted;
-    }
-    return ox_trainer_parts(trainer, means, parts);
-}
-
 /* Evaluates all sets one after another; those that have names are reported each by itself too. */
 static enum ox_status eval_sets(struct ox_trainer *trainer, struct eval_sum *sum, struct ox_eval_report *out) {
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
@@ -173,25 +177,53 @@ static enum ox_status eval_sets(struct ox_trainer *trainer, struct eval_sum *sum
     return status;
 }
 
+/* Evaluates all sets with the averages of the weights in their place; what is sent and read counts with the rest. */
+static enum ox_status eval_averages(struct ox_trainer *trainer, struct eval_sum *all, struct ox_eval_report *out) {
+    const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
+    const uint64_t limit = eval_limit(trainer);
+    struct eval_sum sum = {0};
+    OX_TRY(ox_engine_swap_averages(trainer->engine));
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < ox_max_u64(sets->count, 1) && status == OX_OK; i++) {
+        struct eval_sum one;
+        status = eval_rows(trainer, i == 0 ? trainer->input.eval : trainer->input.eval_more[i], limit, NULL, &one);
+        add_sum(&sum, &one);
+    }
+    if (status != OX_OK) { /* as the weights are needed whatever comes */
+        char text[OX_ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text, "%s", ox_error_text());
+        return ox_engine_swap_averages(trainer->engine) == OX_OK ? ox_fail(status, "%s", text) : status;
+    }
+    struct ox_eval_set_report *const report = &out->sets[out->set_count++];
+    snprintf(report->name, sizeof report->name, "%s", OX_EMA_SET);
+    report->tokens = sum.targets;
+    report->loss = sum.counted > 0 ? sum.loss / (double)sum.counted : NAN;
+    eval_parts(trainer, &sum, report->parts);
+    all->batches += sum.batches;
+    for (int link = 0; link < OX_LINK_COUNT; link++) {
+        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
+            all->traffic[link][kind] += sum.traffic[link][kind];
+        }
+    }
+    return ox_engine_swap_averages(trainer->engine);
+}
+
 enum ox_status ox_trainer_eval(struct ox_trainer *trainer, struct ox_eval_report *out) {
     const uint64_t begin_ns = ox_clock_ns();
     const struct ox_prediction *const prediction = &trainer->prediction;
     struct eval_sum sum;
     *out = (struct ox_eval_report){.step = trainer->state.step, .epoch = ox_trainer_epoch(trainer)};
-    const enum ox_status status = eval_sets(trainer, &sum, out);
-    out->tokens = sum.targets;
+    enum ox_status status = eval_sets(trainer, &sum, out);
+    if (status == OX_OK && trainer->config.save.eval_ema && trainer->state.step > 0) { /* the first step makes them */
+        status = eval_averages(trainer, &sum, out);
+    }
     out->with_update = sum.with_update;
     memcpy(out->traffic, sum.traffic, sizeof out->traffic);
     out->predicted_seconds = (double)sum.batches * prediction->eval_seconds;
     if (sum.with_update) {
         out->predicted_seconds += prediction->eval_after_step_seconds - prediction->eval_seconds;
     }
-    finish(out, sum.loss, begin_ns);
-    out->part_count = eval_parts(trainer, &sum, out->parts);
-    if (out->part_count > 0) {
-        out->loss = sum.loss / (double)sum.counted;
-        out->perplexity = NAN;
-    }
+    finish(trainer, out, &sum, begin_ns);
     return status;
 }
 
@@ -225,13 +257,13 @@ static enum ox_status fail_moved(const struct pass *pass, uint32_t part) {
                    part == 0 ? "" : " for evaluation");
 }
 
-/* Takes the log-probabilities of a batch; those that are known stay, so that an interrupted pass has the same bits. */
-static enum ox_status take_batch(struct pass *pass, uint32_t part, struct ox_windows *windows, uint64_t cursor,
-                                 uint64_t rows) {
-    struct ox_trainer *const trainer = pass->trainer;
-    double *const values = trainer->reference.parts[part].values;
+/* Asks for the log-probabilities of rows at a cursor, a batch at most; those that are known stay, so that an
+ * interrupted pass has the same bits. `values`: by ox_windows_place. */
+static enum ox_status ask_rows(struct ox_trainer *trainer, struct ox_windows *windows, uint64_t cursor, uint64_t rows,
+                               double *values) {
     const uint32_t batch = trainer->engine_config.batch;
-    struct ox_step_input input = {.stop = &trainer->events->stop, .target_count = rows / 2};
+    struct ox_step_input input = {.stop = trainer->events != NULL ? &trainer->events->stop : NULL,
+                                  .target_count = rows / 2};
     struct ox_eval_result result;
     uint64_t targets = 0;
     OX_TRY(ox_trainer_fill(trainer, windows, cursor, rows, &targets));
@@ -240,12 +272,11 @@ static enum ox_status take_batch(struct pass *pass, uint32_t part, struct ox_win
         const uint64_t place = ox_windows_place(windows, cursor + i);
         const double logp = result.losses[i / batch * result.loss_values + OX_PAIR_VALUES + i % batch];
         if (!isfinite(logp)) {
-            return ox_fail(OX_E_CONFIG, "%s: the weights that the run begins with give a sequence the log-probability "
-                           "%g; they are damaged, or do not fit --dtype", trainer->config.files.model, logp);
+            return ox_fail(OX_E_CONFIG, "%s: the weights of the reference give a sequence the log-probability %g; they "
+                           "are damaged, or do not fit --dtype", trainer->config.files.model, logp);
         }
         values[place] = isnan(values[place]) ? logp : values[place];
     }
-    pass->done += rows;
     return OX_OK;
 }
 
@@ -261,7 +292,9 @@ static enum ox_status pass_rows(struct pass *pass, uint32_t part, struct ox_wind
     if (known || trainer->state.step > 0) {
         return known ? OX_OK : fail_moved(pass, part);
     }
-    enum ox_status status = take_batch(pass, part, windows, cursor, rows);
+    enum ox_status status =
+        ask_rows(pass->trainer, windows, cursor, rows, pass->trainer->reference.parts[part].values);
+    pass->done += status == OX_OK ? rows : 0;
     const uint64_t now = ox_clock_ns();
     if (status == OX_OK && now - pass->logged_ns >= log_pause_ns) {
         pass->logged_ns = now;
@@ -385,7 +418,6 @@ static void take_config(struct ox_trainer *trainer, const struct ox_config *conf
     trainer->config.place.tiles = 0;
     trainer->config.files.eval_data[0] = '\0';
     trainer->config.files.output_dir[0] = '\0';
-    trainer->config.loss.dpo = false;
 }
 
 /* Left to choose, each rank has a copy of the weights, because nothing crosses between ranks then; or its slices, where
@@ -454,12 +486,91 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, uin
     return ox_windows_open(&windows, out);
 }
 
-static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, uint64_t first,
-                                      const struct ox_eval_hooks *hooks, struct eval_sum *sum,
-                                      struct ox_eval_source *out) {
-    const uint64_t limit = trainer->config.eval.max_windows;
-    const struct watch watch = {.hooks = hooks, .source = out, .begin_ns = ox_clock_ns()};
+/* What a reference says of the pairs of each source, and by which rows. */
+struct answers {
+    double *values[OX_CONFIG_DATA_MAX];
+    uint64_t fingerprints[OX_CONFIG_DATA_MAX];
+};
+
+static void close_answers(struct answers *answers) {
+    for (uint32_t i = 0; i < OX_CONFIG_DATA_MAX; i++) {
+        free(answers->values[i]);
+        answers->values[i] = NULL;
+    }
+}
+
+/* How many rows of the source's windows are measured. */
+static uint64_t rows_measured(const struct ox_trainer *trainer) {
+    const uint64_t limit = trainer->config.eval.max_windows * ox_trainer_unit(&trainer->config);
     struct ox_windows_counts counts;
+    ox_windows_counts(trainer->input.eval, &counts);
+    return limit > 0 && limit < counts.rows ? limit : counts.rows;
+}
+
+static enum ox_status ask_source(struct ox_trainer *trainer, uint32_t idx, uint64_t first, struct answers *answers) {
+    const uint64_t at_once = (uint64_t)trainer->engine_config.batch * trainer->engine_config.micro_batches;
+    struct ox_windows_counts counts;
+    OX_TRY(open_windows(trainer, idx, first, &trainer->input.eval));
+    ox_windows_counts(trainer->input.eval, &counts);
+    const uint64_t rows = rows_measured(trainer);
+    double *const values = calloc(counts.all_rows + 1, sizeof *values);
+    enum ox_status status = values != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "no memory for what the reference says");
+    for (uint64_t i = 0; values != NULL && i < counts.all_rows; i++) {
+        values[i] = NAN;
+    }
+    for (uint64_t at = 0; at < rows && status == OX_OK; at += at_once) {
+        status = ask_rows(trainer, trainer->input.eval, at, ox_min_u64(at_once, rows - at), values);
+    }
+    answers->values[idx] = values;
+    answers->fingerprints[idx] = ox_windows_fingerprint(trainer->input.eval);
+    ox_windows_close(&trainer->input.eval);
+    return status;
+}
+
+/* Asks the reference about all sources, in the batches that follow, and closes it. */
+static enum ox_status ask_reference(const struct ox_config *config, struct answers *answers) {
+    const uint64_t begin_ns = ox_clock_ns();
+    struct ox_trainer *trainer = calloc(1, sizeof *trainer);
+    uint64_t firsts[OX_CONFIG_DATA_MAX] = {0};
+    if (trainer == NULL) {
+        return ox_fail(OX_E_NOMEM, "evaluation: no memory");
+    }
+    take_config(trainer, config);
+    snprintf(trainer->config.files.model, sizeof trainer->config.files.model, "%s", config->eval.reference);
+    trainer->config.parts.adapter[0] = '\0';
+    trainer->config.optim.use_ema = false;
+    enum ox_status status = open_parts(trainer);
+    OX_THEN(status, trainer->config.rows.held_share > 0 ? ox_trainer_find_held(trainer, firsts) : OX_OK);
+    for (uint32_t i = 0; status == OX_OK && i < trainer->input.data_count; i++) {
+        status = ask_source(trainer, i, firsts[i], answers);
+    }
+    if (status == OX_OK) {
+        ox_log(OX_LOG_INFO, "reference: log-probabilities by %s, in %.1f s", config->eval.reference,
+               (double)(ox_clock_ns() - begin_ns) * 1e-9);
+    }
+    ox_trainer_close(&trainer);
+    return status == OX_OK ? OX_OK : ox_fail_in(status, "--reference %s", config->eval.reference);
+}
+
+/* Lets the source's windows, which are open, have what the reference says. */
+static enum ox_status take_answers(struct ox_trainer *trainer, uint32_t idx, const struct answers *answers) {
+    if (!trainer->config.loss.dpo) {
+        return OX_OK;
+    }
+    if (ox_windows_fingerprint(trainer->input.eval) != answers->fingerprints[idx]) {
+        return ox_fail(OX_E_CONFIG, "%s: has other tokens by the tokenizer or the chat template of --reference %s than "
+                       "by those of --model; give a reference of the same tokenizer",
+                       trainer->config.files.data[idx].path, trainer->config.eval.reference);
+    }
+    trainer->reference.part_count = 2; /* the windows of an evaluation are the second part */
+    trainer->reference.parts[1].values = answers->values[idx];
+    return OX_OK;
+}
+
+static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, uint64_t first,
+                                      const struct answers *answers, const struct ox_eval_hooks *hooks,
+                                      struct eval_sum *sum, struct ox_eval_source *out) {
+    const struct watch watch = {.hooks = hooks, .source = out, .begin_ns = ox_clock_ns()};
     *out = (struct ox_eval_source){.path = trainer->config.files.data[idx].path,
                                    .data_tokens = ox_data_token_count(trainer->input.data[idx]) - first};
     if (first > 0) {
@@ -468,21 +579,22 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
     }
     enum ox_status status = open_windows(trainer, idx, first, &trainer->input.eval);
     if (status == OX_OK) {
-        ox_windows_counts(trainer->input.eval, &counts);
-        out->windows = limit > 0 && limit < counts.rows ? limit : counts.rows;
+        const uint64_t rows = rows_measured(trainer);
+        out->windows = rows / ox_trainer_unit(&trainer->config);
         ox_trainer_log_rows(trainer->input.eval, out->path, (uint32_t)trainer->config.rows.max_seq_length);
-        status = eval_rows(trainer, trainer->input.eval, limit, &watch, sum);
+        status = take_answers(trainer, idx, answers);
+        OX_THEN(status, eval_rows(trainer, trainer->input.eval, rows, &watch, sum));
     }
-    out->report.tokens = sum->targets;
-    finish(&out->report, sum->loss, watch.begin_ns);
+    finish(trainer, &out->report, sum, watch.begin_ns);
     ox_windows_close(&trainer->input.eval);
+    trainer->reference.part_count = 0;
     return status;
 }
 
-static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_hooks *hooks,
-                               struct ox_eval_source *out) {
+static enum ox_status evaluate(struct ox_trainer *trainer, const struct answers *answers,
+                               const struct ox_eval_hooks *hooks, struct ox_eval_source *out) {
     const uint64_t begin_ns = ox_clock_ns();
-    double total = 0;
+    struct eval_sum all = {0};
     *out = (struct ox_eval_source){.path = "total"};
     uint64_t firsts[OX_CONFIG_DATA_MAX] = {0};
     enum ox_status status = open_parts(trainer);
@@ -490,7 +602,7 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
     for (uint32_t i = 0; i < trainer->input.data_count && status == OX_OK; i++) {
         struct ox_eval_source source;
         struct eval_sum sum = {0};
-        status = evaluate_source(trainer, i, firsts[i], hooks, &sum, &source);
+        status = evaluate_source(trainer, i, firsts[i], answers, hooks, &sum, &source);
         if (status == OX_OK && source.report.tokens == 0) {
             status = ox_fail(OX_E_CONFIG, "%s: no token to be predicted; give text of two tokens or more, or rows "
                              "with something to train on", source.path);
@@ -498,13 +610,12 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
         if (status == OX_OK && hooks->seen != NULL) {
             hooks->seen(hooks->context, &source);
         }
-        total += sum.loss;
+        add_sum(&all, &sum);
         out->windows += source.windows;
         out->data_tokens += source.data_tokens;
-        out->report.tokens += source.report.tokens;
     }
-    finish(&out->report, total, begin_ns);
-    if (status == OX_OK) {
+    finish(trainer, &out->report, &all, begin_ns);
+    if (status == OX_OK && !trainer->config.loss.dpo) {
         ox_trainer_warn_loss(trainer, "the loss", out->report.loss);
     }
     return status;
@@ -512,12 +623,17 @@ static enum ox_status evaluate(struct ox_trainer *trainer, const struct ox_eval_
 
 enum ox_status ox_evaluate(const struct ox_config *config, const struct ox_eval_hooks *hooks,
                            struct ox_eval_source *out) {
-    struct ox_trainer *trainer = calloc(1, sizeof *trainer);
-    if (trainer == NULL) {
-        return ox_fail(OX_E_NOMEM, "evaluation: no memory");
+    struct answers answers = {.values = {NULL}};
+    enum ox_status status = config->loss.dpo ? ask_reference(config, &answers) : OX_OK;
+    struct ox_trainer *trainer = status == OX_OK ? calloc(1, sizeof *trainer) : NULL;
+    if (status == OX_OK && trainer == NULL) {
+        status = ox_fail(OX_E_NOMEM, "evaluation: no memory");
     }
-    take_config(trainer, config);
-    const enum ox_status status = evaluate(trainer, hooks, out);
-    ox_trainer_close(&trainer);
+    if (status == OX_OK) {
+        take_config(trainer, config);
+        status = evaluate(trainer, &answers, hooks, out);
+        ox_trainer_close(&trainer);
+    }
+    close_answers(&answers);
     return status;
 }

@@ -142,7 +142,9 @@ OX_MUST enum ox_status ox_run_find_model(const char *model, char *path);
 OX_MUST enum ox_status ox_run_find_adapter(const char *adapter, char *path);
 
 /* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens,
- * which are all but the first of a text unless the options say otherwise. `out` gets the result of all together. */
+ * which are all but the first of a text unless the options say otherwise. `out` gets the result of all together. Of
+ * preferences (loss.dpo) the loss is that of pairs against eval.reference, which is asked first and closed; windows are
+ * pairs, parts are as in a run, and there is no perplexity. */
 struct ox_eval_source {
     const char *path;
     uint64_t windows, windows_done;

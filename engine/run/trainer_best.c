@@ -123,7 +123,7 @@ static enum ox_status check_metric(const struct ox_config *config) {
     char names[256] = "";
     const char *const metric = metric_of(config);
     OX_TRY(ox_config_eval_sets(config->files.eval_data, &sets));
-    bool known = is_of_all(metric);
+    bool known = is_of_all(metric) || (config->save.eval_ema && is_of_set(metric, OX_EMA_SET));
     size_t used = 0;
     for (uint32_t i = 0; i < sets.count && sets.sets[i].name[0] != '\0'; i++) {
         known = known || is_of_set(metric, sets.sets[i].name);

@@ -138,7 +138,8 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
                          ? OX_ADD_OFF
                          : add_of(config->rows.add_bos);
     corpus.add_eos = add_of(config->rows.add_eos);
-    corpus.plain = trainer->input.eval_alone && config->rows.held_share == 0; /* held-out rows are the run's */
+    /* held-out rows are the run's, and preferences are measured as a run does */
+    corpus.plain = trainer->input.eval_alone && config->rows.held_share == 0 && !config->loss.dpo;
     corpus.parse_special = config->rows.parse_special;
     corpus.pairs = config->loss.dpo;
     corpus.skip_bad_rows = (uint32_t)config->rows.skip_bad_rows;
@@ -525,7 +526,7 @@ enum ox_status ox_trainer_windows_config(const struct ox_trainer *trainer, bool 
                     : chat                                ? OX_OVERLONG_TRUNCATE
                                                           : OX_OVERLONG_SPLIT,
         .document_mask = config->rows.document_mask != OX_CHOICE_OFF,
-        .drop_untrained = !trainer->input.eval_alone,
+        .drop_untrained = !trainer->input.eval_alone || config->loss.dpo,
         .bos = -1,
         .order = strcmp(config->rows.data_order, "sequential") == 0 ? OX_WINDOWS_SEQUENTIAL : OX_WINDOWS_SHUFFLE,
         .seed = config->train.seed,

@@ -416,6 +416,8 @@ OX_MUST enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer
 /* ---- trainer_arithmetic.c ---- */
 
 #define OX_GEMMS_NAME "gemms.txt"
+/* The name under which --eval-ema reports what the averages of the weights give, beside sets of --eval-data. */
+#define OX_EMA_SET "ema"
 #define OX_REFERENCE_NAME "reference.bin"
 
 /* Sets what computes in trainer->identity, and tells of a change; returns whether it differs. */

@@ -29,16 +29,40 @@ static double coverage(const struct ox_eval_source *source) {
 
 static json_t *source_json(const struct ox_eval_source *source) {
     const struct ox_eval_report *const report = &source->report;
+    if (report->part_count > 0) { /* of preferences */
+        json_t *const json = json_pack("{s:o, s:I, s:I, s:I}", "loss", ox_json_number(report->loss), "pairs",
+                                       (json_int_t)source->windows, "tokens", (json_int_t)report->tokens, "data_tokens",
+                                       (json_int_t)source->data_tokens);
+        for (uint32_t i = 0; i < report->part_count; i++) {
+            json_object_set_new(json, report->parts[i].name, ox_json_number(report->parts[i].value));
+        }
+        return json;
+    }
     return json_pack("{s:o, s:o, s:I, s:I, s:f, s:I}", "mean_nll", ox_json_number(report->loss), "perplexity",
                      ox_json_number(report->perplexity), "tokens", (json_int_t)report->tokens,
                      "data_tokens", (json_int_t)source->data_tokens, "coverage", coverage(source), "windows",
                      (json_int_t)source->windows);
 }
 
+static void print_pairs(const struct ox_eval_source *source, bool named, const char *model) {
+    const struct ox_eval_report *const report = &source->report;
+    printf("%s%sloss %.6f", named ? source->path : "", named ? ": " : "", report->loss);
+    for (uint32_t i = 0; i < report->part_count; i++) {
+        printf(" | %s %.6g", report->parts[i].name, report->parts[i].value);
+    }
+    printf(" | %" PRIu64 " pair%s | %.1f s%s%s\n", source->windows, ox_plural(source->windows), report->seconds,
+           model != NULL ? " | model " : "", model != NULL ? model : "");
+    fflush(stdout);
+}
+
 /* Prints a line; `model` is NULL but in the last one. `adapter` is "" without one. */
 static void print_source(const struct ox_eval_source *source, bool named, const char *model, const char *adapter) {
     const struct ox_eval_report *const report = &source->report;
     ox_status_clear();
+    if (report->part_count > 0) {
+        print_pairs(source, named, model);
+        return;
+    }
     printf("%s%sloss %.6f | perplexity %.4f | %" PRIu64 " of %" PRIu64 " tokens predicted, %.4g %% | %" PRIu64
            " window%s | %.1f s%s%s%s%s\n", named ? source->path : "", named ? ": " : "", report->loss,
            report->perplexity, report->tokens, source->data_tokens, 100 * coverage(source), source->windows,
@@ -126,6 +150,28 @@ static void warn_of_trained(const struct ox_config *config) {
     }
 }
 
+/* Without --reference, preferences are measured against the model that the run of the checkpoint began with. */
+static enum ox_status find_reference(struct ox_config *config) {
+    static struct ox_config record; /* tens of kilobytes */
+    char run[OX_PATH_BYTES], path[OX_PATH_BYTES];
+    if (!config->loss.dpo || config->eval.reference[0] != '\0') {
+        return config->loss.dpo || config->eval.reference[0] == '\0'
+                   ? OX_OK : ox_fail(OX_E_CONFIG, "--reference: is what preferences are measured against; add --dpo");
+    }
+    ox_config_init(&record);
+    snprintf(run, sizeof run, "%s/..", config->files.model);
+    const bool found = ox_path_join(run, "config.resolved.yaml", path) == OX_OK && ox_path_is_file(path) &&
+                       ox_config_load_yaml(&record, path, OX_CMD_EVAL) == OX_OK;
+    if (!found || record.parts.adapter[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "--dpo: answers are compared with those of a reference, and %s; give --reference "
+                       "DIR, the model that training began with", found ? "the run of this checkpoint began with an "
+                       "adapter, which no folder holds with its model" : "this is no checkpoint in a run's folder");
+    }
+    snprintf(config->eval.reference, sizeof config->eval.reference, "%s", record.files.model);
+    ox_log(OX_LOG_INFO, "reference: %s, which the run began with", config->eval.reference);
+    return OX_OK;
+}
+
 int ox_cmd_eval(const struct ox_config *given) {
     static struct ox_config own; /* tens of kilobytes */
     own = *given;
@@ -137,6 +183,7 @@ int ox_cmd_eval(const struct ox_config *given) {
                             .files = json_array()};
     struct ox_eval_source total;
     enum ox_status status = ox_run_find_model(given->files.model, own.files.model);
+    OX_THEN(status, find_reference(&own));
     if (status == OX_OK) {
         warn_of_untrained(config);
         warn_of_trained(config);

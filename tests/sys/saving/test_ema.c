@@ -150,6 +150,74 @@ static void test_uses(void) {
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "holds no averages"));
 }
 
+/* The value of a key in the last line of an evaluation. */
+static double evaluated(const char *output, const char *key) {
+    char *const lines = files_read(test_pathf("%s/metrics.jsonl", output), NULL);
+    double value = NAN;
+    for (char *line = strtok(lines, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *const row = json_loads(line, 0, NULL);
+        const json_t *const found = json_object_get(row, key);
+        if (strcmp(json_string_value(json_object_get(row, "type")), "eval") == 0 && found != NULL) {
+            value = json_number_value(found);
+        }
+        json_decref(row);
+    }
+    free(lines);
+    return value;
+}
+
+/* --eval-ema: the loss of the averages is that of `eval --ema`, in every home in memory, and nothing of the run changes
+ * by it; a best checkpoint may be chosen by it. */
+static void test_eval_ema(void) {
+    static const char *const formats[] = {"", "--dtype bf16 --moments bf16"};
+    static const char *const places[] = {"", "--optimizer-overlap speculative --device-mem 8MiB",
+                                         "--ranks 2 --sharding zero1",
+                                         "--ranks 2 --sharding zero2 --optimizer-overlap off",
+                                         "--ranks 4 --sharding no_shard", "--mesh dp=2,pp=2",
+                                         "--device-mem 8MiB --device-state-units 2"};
+    enum { BYTES = 1601 }; /* whole windows of 16 */
+    char *const all = files_read(text, NULL);
+    char words[512], first[SYS_PATH_BYTES];
+    double averages = 0, weights = 0;
+    files_write("held.txt", all, BYTES);
+    free(all);
+    for (unsigned i = 0; i < 2; i++) {
+        const int used = snprintf(words, sizeof words, "--ema-decay 0.75 %s --eval-windows 0 --eval-steps 2 "
+                                  "--eval-data=%s --metric-for-best-model loss", formats[i], test_path("held.txt"));
+        run("weights", words, false);
+        weights = evaluated("weights", "eval_loss");
+        for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
+            snprintf(words + used - 4, sizeof words - (size_t)used, "eval_ema_loss --eval-ema %s", places[k]);
+            run("ema", words, false);
+            for (int file = 0; file < 2; file++) {
+                const char *const name = file == 0 ? "model" : "optimizer";
+                snprintf(first, sizeof first, "%s", test_pathf("weights/checkpoint-6/%s.safetensors", name));
+                CHECK(files_same(first, test_pathf("ema/checkpoint-6/%s.safetensors", name)));
+            }
+            CHECK(evaluated("ema", "eval_loss") == weights);
+            CHECK(k == 0 || evaluated("ema", "eval_ema_loss") == averages);
+            if (k == 0) {
+                averages = evaluated("ema", "eval_ema_loss");
+                snprintf(first, sizeof first, "--ema --max-seq-length 16 --host-mem 64MiB %s",
+                         i == 0 ? "" : "--dtype bf16");
+                const double alone = sys_eval_loss(test_path("ema/checkpoint-6"), test_path("held.txt"), first);
+                printf("averages %.9f, by eval %.9f, weights %.9f\n", averages, alone, weights);
+                CHECK(fabs(alone - averages) < 1e-9 && averages != weights);
+            }
+            files_remove_folder(test_path("ema"));
+        }
+        files_remove_folder(test_path("weights"));
+    }
+    static const char *const refused[][2] = {{"--eval-ema", "add --ema-decay"},
+                                             {"--eval-ema --ema-decay 0.75 --moments q8 --dtype bf16", "use bf16"},
+                                             {"--eval-ema --ema-decay 0.75", "live on drives"}};
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        begin("none", refused[i][0], i == 2);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && sys_said(&process, refused[i][1]));
+    }
+}
+
 /* A run that trains adapters alone averages their A and B. */
 static void test_adapters(void) {
     model = test_path("averaged");
@@ -164,6 +232,7 @@ int main(void) {
     test_places();
     test_resumes();
     test_uses();
+    test_eval_ema();
     test_adapters();
     return test_end();
 }

@@ -565,7 +565,7 @@ static void test_foreign(void) {
     CHECK(ox_foreign_answer("lora_target_parameters", NULL, OX_CMD_TRAIN) != NULL);
     CHECK(ox_foreign_answer("BF16", NULL, OX_CMD_TRAIN) != NULL);
     CHECK(ox_foreign_answer("do_sample", NULL, OX_CMD_GENERATE) != NULL);
-    CHECK(ox_foreign_answer("dpo", NULL, OX_CMD_EVAL) != NULL);
+    CHECK(ox_foreign_answer("ref-model", NULL, OX_CMD_EVAL) != NULL);
     CHECK(ox_foreign_answer("bf1", NULL, OX_CMD_TRAIN) == NULL);
     CHECK(ox_foreign_answer("learning-rate", NULL, OX_CMD_TRAIN) == NULL);
     CHECK(strcmp(ox_foreign_command("finetune"), "use `offload train`") == 0 && ox_foreign_command("train") == NULL);
