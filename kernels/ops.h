@@ -56,6 +56,38 @@ struct ox_op_add {
     enum ox_real real;
 };
 
+/* Magnitudes of adapters (DoRA, Liu et al., arXiv 2402.09353), as PEFT computes them. norm[o] = the length of row o of
+ * W + scale * B A, which has no gradient. */
+struct ox_op_dora_norm {
+    float *norm;        /* (out_count) */
+    const void *weight; /* (out_count, in_count) or its transpose */
+    const void *a, *b;  /* (r, in_count), (out_count, r) */
+    uint32_t in_count, out_count, r;
+    float scale;
+    enum ox_weight_layout layout;
+    enum ox_real real;
+};
+/* out = (in - bias) * magnitude / norm + bias, of `cols` elements of rows of `stride`. */
+struct ox_op_dora_forward {
+    void *out;
+    const void *in;
+    const float *norm;
+    const void *magnitude, *bias; /* (cols); bias may be NULL */
+    uint32_t rows, cols, stride;
+    enum ox_real real;
+};
+/* din = dout * magnitude / norm; dmagnitude += sum over rows of dout * (in - bias) / norm. */
+struct ox_op_dora_backward {
+    void *din; /* may be dout */
+    float *dmagnitude; /* (cols), added to; or NULL: not wanted, and `in` is not read */
+    const void *dout, *in;
+    const float *norm;
+    const void *magnitude, *bias;
+    uint32_t rows, cols, stride;
+    enum ox_real real;
+    bool begins; /* dmagnitude is set */
+};
+
 /* Rounds float32 to bfloat16, ties to even, for gradients that leave in 16 bits. Must not alias. */
 struct ox_op_bf16_pack {
     uint16_t *out;
@@ -461,6 +493,9 @@ enum ox_op_group {
     OP(device, pairs, OX_OPS_HEAD, OX_OP_NO_REAL, check_pairs)                                         \
     OP(device, noise, OX_OPS_OTHER, OX_OP_REAL(noise), NULL)                                           \
     OP(device, drop, OX_OPS_OTHER, OX_OP_REAL(drop), NULL)                                             \
+    OP(device, dora_norm, OX_OPS_OTHER, OX_OP_REAL(dora_norm), NULL)                                   \
+    OP(device, dora_forward, OX_OPS_OTHER, OX_OP_REAL(dora_forward), NULL)                             \
+    OP(device, dora_backward, OX_OPS_OTHER, OX_OP_REAL(dora_backward), NULL)                           \
     OX_OP_MOE_LIST(OP, device)
 /* Operations of the optimizer. On the CPU they are those of cpu_optim, which this folder may not include; so
  * engine/step/update/ops_optim.h puts them into the table. */

@@ -31,7 +31,7 @@ const struct ox_foreign ox_foreign_same[] = {
      "push-to-hub hub-always-push hub-private-repo ignore-data-skip "
      "restore-callback-states-from-checkpoint use-cpu no-cuda dataloader-drop-last "
      "dataloader-persistent-workers do-eval do-predict trust-remote-code shuffle-dataset padding-free "
-     "group-by-length load-in-4bit load-in-8bit use-dora use-qalora use-bdlora fan-in-fan-out "
+     "group-by-length load-in-4bit load-in-8bit use-qalora use-bdlora fan-in-fan-out "
      "ensure-weight-tying inference-mode sync-ref-model use-weighting ddp-find-unused-parameters "
      "ddp-static-graph strict unsloth use-unsloth pissa-init", no, NULL, ANY},
     {"bias", "none", NULL, ANY},

@@ -65,6 +65,9 @@ enum ox_role {
     OX_ROLE_ROUTER_A, OX_ROLE_ROUTER_B, OX_ROLE_SHARED_GATE_A, OX_ROLE_SHARED_GATE_B,
     /* of all experts as one: A (experts * r, in), and B (out, r * experts) whose columns have the expert last */
     OX_ROLE_EXPERT_GATE_UP_A, OX_ROLE_EXPERT_GATE_UP_B, OX_ROLE_EXPERT_DOWN_A, OX_ROLE_EXPERT_DOWN_B,
+    /* magnitudes (out) of rows, in the order of the A above */
+    OX_ROLE_QKV_M, OX_ROLE_Q_B_M, OX_ROLE_KV_B_M, OX_ROLE_OUT_M, OX_ROLE_GATE_UP_M, OX_ROLE_DOWN_M,
+    OX_ROLE_SHARED_GATE_UP_M, OX_ROLE_SHARED_DOWN_M,
     OX_ROLE_COUNT
 };
 
@@ -141,6 +144,7 @@ struct ox_lora {
     char targets[OX_LORA_TARGETS_BYTES]; /* names of modules, with commas between, or "all-linear"; "": the family's, or
                                             with parameters none */
     char parameters[OX_LORA_TARGETS_BYTES]; /* of a mixture: names of parameters of all experts, or of a router */
+    bool dora;    /* modules have magnitudes, and their adapters give directions (arXiv 2402.09353) */
     bool doubled; /* the experts' gate and up, which are one parameter, have twice r and twice alpha */
     enum ox_lora_bias bias;
     char modules_to_save[OX_LORA_TARGETS_BYTES]; /* names of modules that are trained whole, with commas between */

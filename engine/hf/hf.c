@@ -615,12 +615,16 @@ enum ox_status ox_hf_read(const struct ox_hf_folder *folder, uint32_t tensor_idx
                           uint64_t count, float *out) {
     if (is_adapters(folder, tensor_idx)) {
         const struct ox_model *const merged = folder->adapter->merged;
+        const struct ox_tensor *const tensor = &(merged != NULL ? merged : folder->model)->tensors[tensor_idx];
+        if (folder->adapter->file == NULL && ox_role_is_magnitude(tensor->role)) {
+            return ox_hf_fresh_magnitudes(folder, tensor, first, count, out);
+        }
         return ox_hf_adapter_read(folder->adapter, merged != NULL ? merged : folder->model, tensor_idx, first, count,
                                   out);
     }
     const enum ox_status status = ox_hf_read_base(folder, tensor_idx, first, count, out);
     return status == OX_OK && folder->adapter != NULL && folder->adapter->merged != NULL
-               ? ox_hf_adapter_add(folder->adapter, tensor_idx, ox_hf_dtype(folder, tensor_idx), first, count, out)
+               ? ox_hf_adapter_add(folder, tensor_idx, ox_hf_dtype(folder, tensor_idx), first, count, out)
                : status;
 }
 

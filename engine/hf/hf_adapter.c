@@ -26,6 +26,7 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
         free((*adapter)->path);
         free((*adapter)->a);
         free((*adapter)->b);
+        free((*adapter)->lengths);
         free(*adapter);
         *adapter = NULL;
     }
@@ -39,97 +40,6 @@ enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const str
         return ox_st_read_f32(adapter->file, adapter->entries[model->tensors[tensor_idx].saved_idx], first, count, out);
     }
     ox_model_init_values(model, &model->tensors[tensor_idx], adapter->seed, first, count, out);
-    return OX_OK;
-}
-
-/* The A or B of a matrix of the base, of an expert's that of all; NULL: it has no adapter. */
-static const struct ox_tensor *find_part(const struct ox_model *model, uint32_t tensor_idx, bool is_b) {
-    const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
-    uint32_t seen = 0;
-    for (uint32_t i = model->adapter_first; i < model->tensor_count; i++) {
-        const uint32_t base_idx = model->tensors[i].base_idx;
-        const struct ox_tensor *const base = &model->tensors[base_idx];
-        const bool of_all = ox_role_is_of_expert(tensor->role) && base->role == tensor->role &&
-                            base->unit_idx == tensor->unit_idx;
-        if ((base_idx == tensor_idx || of_all) && seen++ == (is_b ? 1 : 0)) {
-            return &model->tensors[i];
-        }
-    }
-    return NULL;
-}
-
-static enum ox_status cache(struct ox_hf_adapter *adapter, uint32_t base_idx, const struct ox_tensor *a,
-                            const struct ox_tensor *b) {
-    const struct ox_model *const model = adapter->merged;
-    adapter->cached = OX_NO_TENSOR;
-    free(adapter->a);
-    free(adapter->b);
-    adapter->a = malloc(a->count * sizeof(float));
-    adapter->b = malloc(b->count * sizeof(float));
-    if (adapter->a == NULL || adapter->b == NULL) {
-        return ox_fail(OX_E_NOMEM, "no memory to merge the adapter of \"%s\"", model->tensors[base_idx].name);
-    }
-    OX_TRY(ox_hf_adapter_read(adapter, model, (uint32_t)(a - model->tensors), 0, a->count, adapter->a));
-    OX_TRY(ox_hf_adapter_read(adapter, model, (uint32_t)(b - model->tensors), 0, b->count, adapter->b));
-    adapter->cached = base_idx;
-    return OX_OK;
-}
-
-/* Where a matrix lies: its sizes, of how many experts it is, and the element of all that a tensor begins with. */
-struct matrix {
-    uint64_t r, in, out, experts, begin;
-    bool out_in;
-};
-
-static struct matrix matrix_of(const struct ox_model *model, const struct ox_tensor *tensor, const struct ox_tensor *a,
-                               const struct ox_tensor *b) {
-    const bool of_all = ox_role_is_of_expert(tensor->role);
-    struct matrix m = {.in = a->shape[1], .out = b->shape[0], .experts = 1, .r = a->shape[0],
-                       .out_in = tensor->role >= OX_ROLE_ROUTER || model->config.layout == OX_WEIGHT_OUT_IN};
-    if (of_all) {
-        m.experts = model->config.mixture.router.experts;
-        m.r /= m.experts;
-        m.out_in = model->config.mixture.layout == OX_WEIGHT_OUT_IN;
-        m.begin = tensor->offset - model->units[tensor->unit_idx].role_offset[tensor->role];
-    }
-    return m;
-}
-
-static float rounded(float value, enum ox_dtype to) {
-    return to == OX_DTYPE_BF16   ? ox_bf16_to_f32(ox_bf16_from_f32(value))
-           : to == OX_DTYPE_F16 ? ox_f16_to_f32(ox_f16_from_f32(value))
-                                : value;
-}
-
-/* PEFT multiplies B A in float32, scales it, and adds it to W; what W is stored in rounds the sum once. Of a parameter
- * it rounds both the product and the sum. */
-enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, enum ox_dtype stored,
-                                 uint64_t first, uint64_t count, float *inout) {
-    const struct ox_model *const model = adapter->merged;
-    const struct ox_tensor *const a = find_part(model, tensor_idx, false);
-    const struct ox_tensor *const b = find_part(model, tensor_idx, true);
-    if (a == NULL || count == 0) {
-        return OX_OK;
-    }
-    const uint32_t base_idx = a->base_idx;
-    if (adapter->cached != base_idx) {
-        OX_TRY(cache(adapter, base_idx, a, b));
-    }
-    const struct matrix m = matrix_of(model, &model->tensors[tensor_idx], a, b);
-    const float scale = ox_lora_scale(&model->config.lora, a->role);
-    char name[OX_TENSOR_NAME_BYTES];
-    const bool is_parameter = ox_lora_parameter(&model->config, &model->tensors[tensor_idx], name);
-    for (uint64_t i = 0; i < count; i++) {
-        const uint64_t at = m.begin + first + i, expert = at / (m.in * m.out), of = at % (m.in * m.out);
-        const uint64_t o = m.out_in ? of / m.in : of % m.out, k = m.out_in ? of % m.in : of / m.out;
-        const float *const b_row = adapter->b + o * m.r * m.experts + expert;
-        const float *const a_col = adapter->a + expert * m.r * m.in + k;
-        double sum = 0.0;
-        for (uint64_t j = 0; j < m.r; j++) {
-            sum += (double)b_row[j * m.experts] * (double)a_col[j * m.in];
-        }
-        inout[i] += rounded((float)sum * scale, is_parameter ? stored : OX_DTYPE_F32);
-    }
     return OX_OK;
 }
 
@@ -174,7 +84,7 @@ static const char *const known_keys[] = {
     "peft_type", "r", "lora_alpha", "use_rslora", "target_modules", "base_model_name_or_path", "peft_version",
     "task_type", "inference_mode", "revision", "fan_in_fan_out", "auto_mapping", "megatron_core", "qalora_group_size",
     "layers_pattern", "exclude_modules", "lora_dropout", "ensure_weight_tying", "runtime_config", "modules_to_save",
-    "bias", "target_parameters", "rank_pattern", "alpha_pattern"};
+    "bias", "target_parameters", "rank_pattern", "alpha_pattern", "use_dora"};
 
 static bool is_known(const char *key) {
     for (size_t i = 0; i < sizeof known_keys / sizeof *known_keys; i++) {
@@ -285,6 +195,7 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     OX_THEN(status, ox_json_get_u64(where, json, "r", true, &r));
     OX_THEN(status, ox_json_get_double(where, json, "lora_alpha", true, &out->alpha));
     OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
+    OX_THEN(status, ox_json_get_bool(where, json, "use_dora", false, &out->dora));
     OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &out->dropout));
     OX_THEN(status, ox_hf_read_saved(where, json, out));
     OX_THEN(status, ox_hf_read_names(where, json, "target_parameters", out->parameters));
@@ -426,7 +337,7 @@ enum ox_status ox_hf_adapter_describe(const char *folder, const struct ox_model 
         "task_type", "CAUSAL_LM", "base_model_name_or_path", path, "r", (json_int_t)lora->r, "lora_alpha",
         number(lora->alpha),
         "lora_dropout", lora->dropout, "target_modules", target_names(model), "bias",
-        ox_hf_bias_name(lora->bias), "use_rslora", lora->rslora, "use_dora", false, "fan_in_fan_out",
+        ox_hf_bias_name(lora->bias), "use_rslora", lora->rslora, "use_dora", lora->dora, "fan_in_fan_out",
         model->config.layout == OX_WEIGHT_IN_OUT, "inference_mode", true, "init_lora_weights", true, "modules_to_save",
         ox_hf_names(lora->modules_to_save), "target_parameters", ox_hf_names(lora->parameters), "rank_pattern",
         pattern(lora, 2.0 * lora->r), "alpha_pattern", pattern(lora, 2.0 * lora->alpha));

@@ -22,6 +22,7 @@ struct ox_hf_adapter {
     struct ox_model *merged;  /* the adapted model, where the folder's is that of the base alone, with all added */
     uint32_t cached;          /* the tensor whose A and B these are; OX_NO_TENSOR: none */
     float *a, *b;
+    double *lengths; /* with magnitudes: of the rows of the sum */
 };
 /* The file and entry of a tensor. */
 struct ox_hf_place {
@@ -84,8 +85,11 @@ OX_MUST enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, c
                                           uint32_t tensor_idx, uint64_t first, uint64_t count, float *out);
 /* Adds scale * B A to values of a matrix of the base, where it has an adapter. `stored`: what files have the base in,
  * to which PEFT rounds what it adds to a parameter. */
-OX_MUST enum ox_status ox_hf_adapter_add(struct ox_hf_adapter *adapter, uint32_t tensor_idx, enum ox_dtype stored,
+OX_MUST enum ox_status ox_hf_adapter_add(const struct ox_hf_folder *folder, uint32_t tensor_idx, enum ox_dtype stored,
                                          uint64_t first, uint64_t count, float *inout);
+/* Values of fresh magnitudes: the lengths of the rows of the base's matrix. */
+OX_MUST enum ox_status ox_hf_fresh_magnitudes(const struct ox_hf_folder *folder, const struct ox_tensor *magnitudes,
+                                              uint64_t first, uint64_t count, float *out);
 
 /* Reads adapter_config.json; OX_E_CONFIG names a key that asks for what does not exist here. Targets are those of the
  * tensors in the file. */

@@ -139,6 +139,23 @@ static bool means_any(const struct ox_model *model, const struct ox_lora *one) {
     return found;
 }
 
+/* Refuses magnitudes where there are none: of parameters, as in PEFT, of routers and gates, beside dropout and trained
+ * biases. */
+static enum ox_status check_dora(const struct ox_model *model, const struct ox_lora *lora) {
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        const enum ox_role a = ox_adapter_role(tensor->role);
+        if (ox_lora_is_target(&model->config, lora, tensor) && ox_magnitude_role(a) == OX_ROLE_COUNT) {
+            return ox_fail(OX_E_CONFIG, "--use-dora: \"%s\" can have no magnitudes; adapt linear modules alone, by "
+                           "--lora-target-modules such as q_proj,v_proj", tensor->name);
+        }
+    }
+    return lora->dropout == 0.0 && lora->bias == OX_LORA_BIAS_NONE
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--use-dora: does not go together with %s here; leave one of them out",
+                         lora->dropout != 0.0 ? "--lora-dropout" : "--lora-bias");
+}
+
 enum ox_status ox_hf_check_targets(const struct ox_model *model, const struct ox_lora *lora) {
     size_t length;
     const char *entry;
@@ -155,6 +172,9 @@ enum ox_status ox_hf_check_targets(const struct ox_model *model, const struct ox
         if (!means_any(model, &one)) {
             return refuse_parameter(model, one.parameters);
         }
+    }
+    if (lora->dora) {
+        OX_TRY(check_dora(model, lora));
     }
     return lora->parameters[0] == '\0' || lora->dropout == 0.0
                ? OX_OK

@@ -26,27 +26,41 @@ float ox_adapter_init_value(const struct ox_tensor *tensor, double uniform) {
     return (float)((2.0 * uniform - 1.0) / sqrt((double)tensor->shape[1]));
 }
 
-enum ox_role ox_adapter_role(enum ox_role matrix) {
-    static const enum ox_role pairs[][2] = {
-        {OX_ROLE_QKV, OX_ROLE_QKV_A},
-        {OX_ROLE_Q_B, OX_ROLE_Q_B_A},
-        {OX_ROLE_KV_B, OX_ROLE_KV_B_A},
-        {OX_ROLE_OUT, OX_ROLE_OUT_A},
-        {OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_A},
-        {OX_ROLE_DOWN, OX_ROLE_DOWN_A},
-        {OX_ROLE_SHARED_GATE_UP, OX_ROLE_SHARED_GATE_UP_A},
-        {OX_ROLE_SHARED_DOWN, OX_ROLE_SHARED_DOWN_A},
-        {OX_ROLE_ROUTER, OX_ROLE_ROUTER_A},
-        {OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_A},
-        {OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_A},
-        {OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_A},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        if (pairs[i][0] == matrix) {
-            return pairs[i][1];
+/* A matrix, and the A of its adapters. */
+static const enum ox_role adapted_roles[][2] = {
+    {OX_ROLE_QKV, OX_ROLE_QKV_A},
+    {OX_ROLE_Q_B, OX_ROLE_Q_B_A},
+    {OX_ROLE_KV_B, OX_ROLE_KV_B_A},
+    {OX_ROLE_OUT, OX_ROLE_OUT_A},
+    {OX_ROLE_GATE_UP, OX_ROLE_GATE_UP_A},
+    {OX_ROLE_DOWN, OX_ROLE_DOWN_A},
+    {OX_ROLE_SHARED_GATE_UP, OX_ROLE_SHARED_GATE_UP_A},
+    {OX_ROLE_SHARED_DOWN, OX_ROLE_SHARED_DOWN_A},
+    {OX_ROLE_ROUTER, OX_ROLE_ROUTER_A},
+    {OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_A},
+    {OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_A},
+    {OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_A},
+};
+
+static enum ox_role partner(enum ox_role role, int from) {
+    for (size_t i = 0; i < sizeof adapted_roles / sizeof *adapted_roles; i++) {
+        if (adapted_roles[i][from] == role) {
+            return adapted_roles[i][1 - from];
         }
     }
     return OX_ROLE_COUNT;
+}
+
+enum ox_role ox_adapter_role(enum ox_role matrix) {
+    return partner(matrix, 0);
+}
+
+enum ox_role ox_adapted_role(enum ox_role a) {
+    return partner(a, 1);
+}
+
+enum ox_role ox_magnitude_role(enum ox_role a) {
+    return a <= OX_ROLE_SHARED_DOWN_A ? (enum ox_role)(OX_ROLE_QKV_M + (a - OX_ROLE_QKV_A) / 2) : OX_ROLE_COUNT;
 }
 
 /* Whether a bias is that of a module with an adapter. */
@@ -86,8 +100,12 @@ static bool wraps_twice(const struct ox_model *model, const struct ox_unit *bloc
     return count == 2;
 }
 
-/* The name of A or B in PEFT's files, without the front that all have. */
-static void name_of(const struct ox_model *model, const struct ox_tensor *base, bool is_b, char out[NAME_BYTES]) {
+/* The tensors of an adapter. */
+enum part { PART_A, PART_B, PART_MAGNITUDE };
+
+/* The name of one in PEFT's files, without the front that all have. */
+static void name_of(const struct ox_model *model, const struct ox_tensor *base, enum part part, char out[NAME_BYTES]) {
+    static const char *const ends[] = {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"};
     char name[NAME_BYTES], module[NAME_BYTES];
     const bool is_parameter = ox_lora_parameter(&model->config, base, name);
     if (is_parameter) {
@@ -97,7 +115,7 @@ static void name_of(const struct ox_model *model, const struct ox_tensor *base, 
     } else {
         ox_lora_module(&model->config, base, module);
     }
-    const int bytes = snprintf(out, NAME_BYTES, "%s.lora_%c.weight", module, is_b ? 'B' : 'A');
+    const int bytes = snprintf(out, NAME_BYTES, "%s%s", module, ends[part]);
     OX_ASSERT(bytes > 0 && bytes < NAME_BYTES);
 }
 
@@ -119,22 +137,24 @@ static struct sizes sizes_of(const struct ox_model *model, const struct ox_tenso
     return (struct sizes){base->shape[out_in ? 1 : 0], base->shape[out_in ? 0 : 1], 1};
 }
 
-/* Adds A or B of a matrix, or of all experts'. */
-static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, bool is_b) {
+/* Adds a part of a matrix's adapter, or of all experts'. */
+static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, enum part part) {
+    static const enum ox_init_kind inits[] = {OX_INIT_UNIFORM, OX_INIT_ZERO, OX_INIT_ONE};
     const struct ox_tensor *const base = &model->tensors[base_idx];
     const struct sizes sizes = sizes_of(model, base);
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
     tensor->unit_idx = (uint32_t)(unit - model->units);
-    tensor->role = (enum ox_role)(ox_adapter_role(base->role) + (is_b ? 1 : 0));
+    const enum ox_role a = ox_adapter_role(base->role);
+    tensor->role = part == PART_A ? a : part == PART_B ? (enum ox_role)(a + 1) : ox_magnitude_role(a);
     const uint64_t r = rank_of(&model->config.lora, tensor->role) * sizes.experts;
-    name_of(model, base, is_b, tensor->name);
-    tensor->rank = 2;
-    tensor->shape[0] = is_b ? sizes.out : r;
-    tensor->shape[1] = is_b ? r : sizes.in;
+    name_of(model, base, part, tensor->name);
+    tensor->rank = part == PART_MAGNITUDE ? 1 : 2;
+    tensor->shape[0] = part == PART_A ? r : sizes.out;
+    tensor->shape[1] = part == PART_A ? sizes.in : part == PART_B ? r : 1;
     tensor->shape[2] = 1;
     tensor->count = tensor->shape[0] * tensor->shape[1];
     tensor->decay = tensor->trained = true;
-    tensor->init = is_b ? OX_INIT_ZERO : OX_INIT_UNIFORM;
+    tensor->init = inits[part];
     tensor->base_idx = base_idx;
     tensor->whole = tensor->shape[0];
     tensor->next_part = tensor->shares_idx = tensor->next_sharing = OX_NO_TENSOR;
@@ -148,17 +168,17 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
     *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
                              .stream = model->block_count + 2 + adapter_idx,
                              .tensor_first = model->tensor_count, .next = OX_NO_UNIT};
-    for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, then all B */
+    for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, all B */
         const struct ox_tensor *const tensors = &model->tensors[block->tensor_first];
         for (count = 1; first + count < block->tensor_count && tensors[first + count].role == tensors[first].role;) {
             count++;
         }
-        for (int is_b = 0; is_b < 2; is_b++) {
+        for (enum part part = PART_A; part <= (lora->dora ? PART_MAGNITUDE : PART_B); part++) {
             const bool as_one = ox_role_is_of_expert(tensors[first].role);
             for (uint32_t i = first; i < first + (as_one ? 1 : count); i++) {
                 if (ox_lora_is_target(&model->config, lora, &tensors[i]) &&
                     !ox_lora_is_saved(&model->config, lora->modules_to_save, tensors[i].name)) {
-                    add_tensor(model, unit, block->tensor_first + i, is_b == 1);
+                    add_tensor(model, unit, block->tensor_first + i, part);
                 }
             }
         }

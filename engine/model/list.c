@@ -132,7 +132,16 @@ static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear,
     const struct ox_node down = {.in = in, .in_count = linear->in_count, .first = linear->first,
                                  .stride = linear->stride};
     const uint32_t products = add_down(list, down, a);
-    return add_node(list, up_of(list, (enum ox_role)(a + 1), products, linear->out, linear->out_count));
+    const uint32_t sum = add_node(list, up_of(list, (enum ox_role)(a + 1), products, linear->out, linear->out_count));
+    const enum ox_role magnitude = ox_magnitude_role(a);
+    if (!has(list, magnitude)) {
+        return sum;
+    }
+    struct ox_node dora = {.kind = OX_NODE_DORA, .role = magnitude, .in = sum, .in_count = linear->in_count,
+                           .out_count = linear->out_count, .out = add_rows(list, linear->out_count),
+                           .scale = ox_lora_scale(&list->shape->model->config.lora, a)};
+    dora.saved[0] = add_value(list, linear->out_count * sizeof(float));
+    return add_node(list, dora);
 }
 
 /* With its adapters. */

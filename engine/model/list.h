@@ -25,6 +25,7 @@ enum ox_node_kind {
     OX_NODE_DROP,      /* out = in with a share `scale` of zeros in training, the rest scaled up */
     OX_NODE_DOWN,      /* out = in * A^T of all adapters of a matrix */
     OX_NODE_UP,        /* out = residual + scale * in * B^T, of each adapter to the columns of its module; in place */
+    OX_NODE_DORA,      /* out = (in - bias) * magnitude / norm + bias, of each module that has an adapter */
     OX_NODE_LOOKUP,    /* out = the row of the table for each id in `in` [+ that of its position] */
     OX_NODE_SCALE,     /* out = scale * in, in place */
     OX_NODE_CAST,      /* out = weights of the unit as its nodes read them, from the planes that the job has */
@@ -203,6 +204,18 @@ void ox_down_forward(const struct ox_node_call *call);
 void ox_down_backward(const struct ox_node_call *call);
 void ox_up_forward(const struct ox_node_call *call);
 void ox_up_backward(const struct ox_node_call *call);
+void ox_dora_forward(const struct ox_node_call *call); /* node_dora.c */
+void ox_dora_backward(const struct ox_node_call *call);
+void ox_cost_dora(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* One module's B (out, r): where it begins among those of the role, the columns of the fused matrix that it adds to,
+ * and those of the products with A that it reads. */
+struct ox_adapter_part {
+    const struct ox_tensor *tensor;
+    uint64_t offset;
+    uint32_t out_first, in_first, r, out;
+};
+/* The part after *part, which begins as zeros, of the B of a role; false behind the last. */
+bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_adapter_part *part);
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);

@@ -448,7 +448,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         group_count += groups_in(config, i);
     }
     const bool adapted = config->lora.r > 0;
-    const uint64_t tensors_most = adapted ? 3 * tensor_count : tensor_count + 1;
+    const uint64_t tensors_most = adapted ? 4 * tensor_count : tensor_count + 1;
     const bool shares = config->shared_layers > 1;
     OX_ASSERT(!shares || !adapted);
     struct ox_model *model = calloc(1, sizeof *model);

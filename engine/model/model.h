@@ -199,6 +199,12 @@ void ox_lora_name(const struct ox_model_config *config, const char *name, char *
 void ox_lora_name_in_files(const struct ox_model_config *config, const char *name, char *out, size_t bytes);
 /* The role of the A of a block's matrix, behind which that of B comes; OX_ROLE_COUNT for what has no adapter. */
 enum ox_role ox_adapter_role(enum ox_role matrix);
+/* The other way round; and the role of the magnitudes beside an A, OX_ROLE_COUNT: there are none. */
+enum ox_role ox_adapted_role(enum ox_role a);
+enum ox_role ox_magnitude_role(enum ox_role a);
+static inline bool ox_role_is_magnitude(enum ox_role role) {
+    return role >= OX_ROLE_QKV_M && role <= OX_ROLE_SHARED_DOWN_M;
+}
 /* The next name of a list of targets from *at on, and its length; NULL behind the last. */
 const char *ox_lora_next_target(const char **at, size_t *length);
 /* Gives `lora` the form that PEFT gives a configuration: names of an expert's modules in files, and of a router, become

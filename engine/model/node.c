@@ -293,6 +293,9 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_DOWN] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                       .weight_count = 1, .forward = ox_down_forward, .backward = ox_down_backward,
                       .cost = ox_cost_down},
+    [OX_NODE_DORA] = {.reads = OX_READS_IN | OX_READS_SAVED, .reads_for_weights = OX_READS_IN,
+                      .may_replace_dout = true, .weight_count = 1, .forward = ox_dora_forward,
+                      .backward = ox_dora_backward, .cost = ox_cost_dora},
     [OX_NODE_UP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .in_residual = true, .weight_count = 1,
                     .forward = ox_up_forward, .backward = ox_up_backward, .cost = ox_cost_up},
 };

@@ -47,22 +47,13 @@ void ox_down_backward(const struct ox_node_call *call) {
            .begins = call->job->begins);
 }
 
-/* One module's B (out, r): where it begins among those of the role, the columns of the fused matrix that it adds to,
- * and those of the products with A that it reads. */
-struct part {
-    const struct ox_tensor *tensor;
-    uint64_t offset;
-    uint32_t out_first, in_first, r, out;
-};
-
-/* The part after *part, which begins as zeros; false behind the last. */
-static bool next_part(const struct ox_list *list, const struct ox_node *node, struct part *part) {
+bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_adapter_part *part) {
     const struct ox_model *const model = list->shape->model;
-    const struct ox_unit *const unit = list->units[ox_list_owner(list, node->role)];
+    const struct ox_unit *const unit = list->units[ox_list_owner(list, b)];
     const struct ox_tensor *tensor = part->tensor;
     do {
         tensor = ox_unit_next_tensor(model, unit, tensor);
-    } while (tensor != NULL && tensor->role != node->role);
+    } while (tensor != NULL && tensor->role != b);
     if (tensor == NULL) {
         return false;
     }
@@ -70,7 +61,7 @@ static bool next_part(const struct ox_list *list, const struct ox_node *node, st
     const uint64_t before = base->offset - model->units[base->unit_idx].role_offset[base->role];
     part->in_first += part->r;
     part->tensor = tensor;
-    part->offset = tensor->offset - unit->role_offset[node->role];
+    part->offset = tensor->offset - unit->role_offset[b];
     part->out = (uint32_t)tensor->shape[0];
     part->r = (uint32_t)tensor->shape[1];
     part->out_first = (uint32_t)(before / (base->count / part->out)); /* a matrix alone in its role begins at 0 */
@@ -84,7 +75,7 @@ static void *at(const struct ox_node_call *call, const void *rows, uint64_t elem
 void ox_up_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
     const void *const weight = ox_node_weight(call, node->role);
-    for (struct part part = {0}; next_part(call->list, node, &part);) {
+    for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
         OX_RUN(&call->job->run, linear_forward, .out = at(call, call->out, part.out_first),
                .in = at(call, call->in, part.in_first), .weight = at(call, weight, part.offset),
                .residual = at(call, call->residual, part.out_first), .rows = shape_of(call)->rows, .in_count = part.r,
@@ -97,7 +88,7 @@ void ox_up_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
     const void *const weight = ox_node_weight(call, node->role);
     float *const grad = ox_node_grad(call, node->role);
-    for (struct part part = {0}; next_part(call->list, node, &part);) {
+    for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
         OX_RUN(&call->job->run, linear_backward, .din = at(call, call->din, part.in_first),
                .dweight = grad == NULL ? NULL : grad + part.offset, .dout = at(call, call->dout, part.out_first),
                .in = call->in == NULL ? NULL : at(call, call->in, part.in_first),
@@ -122,7 +113,7 @@ void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backwar
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     struct ox_list list = {.shape = cost->shape};
     list.unit_count = ox_model_stage_units(cost->shape->model, cost->unit, list.units);
-    for (struct part part = {0}; next_part(&list, node, &part);) {
+    for (struct ox_adapter_part part = {0}; ox_adapter_part_next(&list, node->role, &part);) {
         if (backward) {
             ox_cost_add_linear_backward(cost, part.r, part.out, true);
         } else {

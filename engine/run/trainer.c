@@ -279,6 +279,11 @@ static enum ox_status check_adapters(const struct ox_config *config, bool adapte
                        modules ? "modules" : "parameters");
     }
     const struct ox_config_parts *const parts = &config->parts;
+    if (parts->lora_r == 0 && parts->use_dora) {
+        return ox_fail(OX_E_CONFIG, "--use-dora: %s", parts->adapter[0] != '\0'
+                       ? "the folder of --adapter says it; leave it out"
+                       : "there is no adapter without a rank; add --lora-r N, such as 16");
+    }
     const bool bias = parts->lora_bias != OX_LORA_BIAS_NONE;
     if (parts->lora_r == 0 && (bias || parts->lora_modules_to_save[0] != '\0')) {
         return ox_fail(OX_E_CONFIG, "%s: %s", bias ? "--lora-bias" : "--lora-modules-to-save", parts->adapter[0] != '\0'
@@ -310,7 +315,8 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     const bool eval = trainer->input.eval_alone; /* of what was trained: the run's file says how it was begun */
     struct ox_lora lora = {.r = eval ? 0 : (uint32_t)config->parts.lora_r, .alpha = config->parts.lora_alpha,
-                           .rslora = config->parts.use_rslora, .dropout = config->parts.lora_dropout,
+                           .rslora = config->parts.use_rslora, .dora = config->parts.use_dora,
+                           .dropout = config->parts.lora_dropout,
                            .bias = (enum ox_lora_bias)config->parts.lora_bias};
     char adapter[OX_CONFIG_TEXT_BYTES];
     enum ox_status status = check_adapters(config, false);

@@ -467,8 +467,7 @@ enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const 
                                         enum ox_status refusal) {
     static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit", "freeze",
                                         "lora-r", "lora-target-modules", "lora-target-parameters",
-                                        "lora-modules-to-save", "lora-bias",
-                                        "adapter"};
+                                        "lora-modules-to-save", "lora-bias", "use-dora", "adapter"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
     snprintf(text, sizeof text, "%s", ox_error_text());

@@ -276,6 +276,31 @@ static enum ox_status drop(const struct ox_bench_tensors *t, struct ox_bench_cos
         .out = t->x, .in = t->x, .count = (uint64_t)elems_of(t), .rate = 0.1f, .real = t->device->compute.real});
 }
 
+/* Lengths of the rows of a matrix with an adapter of rank 8, which reads it once. */
+static enum ox_status dora_norm(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t hidden = t->shape.hidden;
+    out->bytes = (double)hidden * hidden * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, lane_of(t), dora_norm, &(struct ox_op_dora_norm){
+        .norm = t->dweight, .weight = t->weight, .a = t->weight, .b = t->weight, .in_count = hidden,
+        .out_count = hidden, .r = 8, .scale = 1.0f, .real = t->device->compute.real});
+}
+
+static enum ox_status dora_forward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t hidden = t->shape.hidden;
+    out->bytes = 2.0 * t->shape.rows * hidden * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, lane_of(t), dora_forward, &(struct ox_op_dora_forward){
+        .out = t->y, .in = t->x, .norm = t->dweight, .magnitude = t->weight, .rows = t->shape.rows, .cols = hidden,
+        .stride = hidden, .real = t->device->compute.real});
+}
+
+static enum ox_status dora_backward(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t hidden = t->shape.hidden;
+    out->bytes = 3.0 * t->shape.rows * hidden * real_bytes(t);
+    return OX_QUEUE(&t->device->ops, lane_of(t), dora_backward, &(struct ox_op_dora_backward){
+        .din = t->y, .dmagnitude = t->dweight, .dout = t->y, .in = t->x, .norm = t->dweight, .magnitude = t->weight,
+        .rows = t->shape.rows, .cols = hidden, .stride = hidden, .real = t->device->compute.real, .begins = true});
+}
+
 /* Weighs the rows of one pair of sequences; what their losses are does not change the cost. */
 static enum ox_status pairs(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 12.0 * t->shape.rows;
@@ -331,6 +356,9 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_pairs, NULL, pairs, 0, 0},
         {OX_OP_noise, NULL, noise, 0, 0},
         {OX_OP_drop, NULL, drop, 0, 0},
+        {OX_OP_dora_norm, NULL, dora_norm, 0, 0},
+        {OX_OP_dora_forward, NULL, dora_forward, 0, 0},
+        {OX_OP_dora_backward, NULL, dora_backward, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
         {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},

@@ -468,6 +468,18 @@ CASES = {
         "lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
                  "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "router.weight"]},
         "seed": 704, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_dora": {  # magnitudes of rows (DoRA), beside biases, of some modules of fused matrices
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=57, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=52,
+                                tie_word_embeddings=False),
+        "lora": {"r": 3, "lora_alpha": 5, "use_dora": True,
+                 "target_modules": ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]},
+        "seed": 705, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_dora_gpt2": {  # of matrices that are transposed
+        "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=71),
+        "lora": {"r": 2, "lora_alpha": 3, "use_dora": True, "use_rslora": True,
+                 "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True},
+        "seed": 706, "seq": 29, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     # ---- label smoothing, z-loss and noise of embeddings ----
     "loss_terms": {
         "config": lambda: llama(transformers.Gemma2Config, vocab_size=73, hidden_size=40, num_hidden_layers=2,
@@ -738,7 +750,9 @@ def add_adapters(model, case):
     config = peft.LoraConfig(task_type="CAUSAL_LM", **case["lora"])
     adapted = peft.get_peft_model(model, config).eval()
     for name, parameter in adapted.named_parameters():
-        if ".lora_" in name:
+        if ".lora_magnitude_vector" in name:
+            parameter.data *= 1 + 0.2 * torch.randn(parameter.shape, generator=random)
+        elif ".lora_" in name:
             parameter.data = 0.4 * torch.randn(parameter.shape, generator=random) / math.sqrt(parameter.shape[1])
         elif parameter.requires_grad:  # what is trained whole has departed from the base
             parameter.data += 0.1 * torch.randn(parameter.shape, generator=random) / math.sqrt(parameter.shape[-1])
@@ -762,7 +776,8 @@ def by_saved_name(model, packed, tensors):
     and the names of adapters are those beside the base's."""
     if isinstance(model, peft.PeftModel):
         tensors = {n.removeprefix("base_model.model.").replace(".base_layer", "" if ".lora_" not in n else ".base_layer")
-                   .replace(".modules_to_save", "").replace(".default", ""): t for n, t in tensors.items()
+                   .replace(".modules_to_save", "").replace(".default", "")
+                   .replace("_magnitude_vector.weight", "_magnitude_vector"): t for n, t in tensors.items()
                    if ".original_module." not in n}
     if packed or model.config.model_type == "gpt_oss" or not hasattr(model.config, "num_experts_per_tok"):
         return tensors
@@ -906,7 +921,8 @@ def learning_rate_at(step):
 
 def decays(name, parameter):
     """As transformers' Trainer decides by names, but for embeddings."""
-    return (parameter.dim() >= 2 and not is_embedding(name) and not name.endswith("bias")) or name.endswith("sinks")
+    return (parameter.dim() >= 2 and not is_embedding(name) and not name.endswith("bias")) or \
+        name.endswith("sinks") or "_magnitude_vector" in name
 
 
 def philox(seed, stream, blocks):

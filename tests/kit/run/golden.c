@@ -12,7 +12,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
                                     "gpt_oss", "lora_qwen2", "glm4_moe", "deepseek_v3", "granitemoe",
                                     "router_losses", "router_bias", "lora_dropout", "lora_saved",
-                                    "shared_gemma3", "lora_mixtral", /* FEW */
+                                    "shared_gemma3", "lora_mixtral", "lora_dora", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
@@ -20,8 +20,8 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "deepseek_v3_packed", "deepseek_v2", "lora_deepseek", "qwen2_moe_windows",
                                     "lora_llama", "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
-                                    "lora_qwen2_moe", "lora_gpt_oss"};
-enum { FEW = 23 };
+                                    "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2"};
+enum { FEW = 24 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {

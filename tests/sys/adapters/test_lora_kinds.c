@@ -26,6 +26,8 @@ static const char gpt_oss[] = "{\"model_type\":\"gpt_oss\"," SIZES
 static const char shared[] = "{\"model_type\":\"qwen2_moe\"," SIZES
                              "\"num_experts\":4,\"moe_intermediate_size\":16,\"shared_expert_intermediate_size\":20}";
 
+static const char biased[] = "{\"model_type\":\"qwen2\"," SIZES "\"rms_norm_eps\":1e-6}";
+
 static const struct kind {
     const char *name, *config, *words, *says;
 } kinds[] = {
@@ -36,6 +38,7 @@ static const struct kind {
     {"shared", shared,
      "--lora-r 2 --lora-target-modules shared_expert.down_proj,shared_expert_gate,o_proj --lora-target-parameters "
      "experts.down_proj --use-rslora", ""},
+    {"dora", biased, "--lora-r 3 --lora-target-modules all-linear --use-dora", ""},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -152,6 +155,10 @@ static void test_refusals(void) {
     refuse("--lora-r 2 --lora-target-parameters experts.gate",
            "It has gate.weight, experts.gate_up_proj, experts.down_proj; ");
     refuse("--lora-r 2 --lora-target-modules all-linear --experts-per-unit 2", "give --experts-per-unit all");
+    refuse("--lora-r 2 --lora-target-modules all-linear --use-dora", "can have no magnitudes");
+    refuse("--lora-r 2 --lora-target-modules q_proj --use-dora --lora-dropout 0.1",
+           "does not go together with --lora-dropout");
+    refuse("--use-dora", "--use-dora: there is no adapter without a rank");
     refuse("--lora-target-parameters gate.weight", "--lora-target-parameters: there is no adapter without a rank");
     sys_args_train(&args, test_path("base"), text_path, "rate");
     sys_args_add(&args, "--lora-r 2 --max-seq-length 16 --host-mem 64MiB --max-steps 1 --eval-fraction 0");

@@ -15,7 +15,7 @@
 
 static const char *const cases[] = {"lora_llama", "lora_qwen2", "lora_gpt2", "lora_phi3",
                                     "lora_saved", "lora_head", "lora_biases", "lora_mixtral",
-                                    "lora_olmoe", "lora_qwen2_moe", "lora_gpt_oss"};
+                                    "lora_olmoe", "lora_qwen2_moe", "lora_gpt_oss", "lora_dora", "lora_dora_gpt2"};
 enum { CASES = sizeof cases / sizeof *cases };
 
 static struct ox_hf_folder *open_case(const struct golden *golden) {
@@ -218,7 +218,8 @@ static void test_refused(void) {
     refuse("q_proj,mlp.q_proj", "no such module");
     refuse("lm_head", "no such module");
     refuse("embed_tokens", "adapters of embeddings and heads");
-    refuse_key("use_dora", json_true(), "\"use_dora\" is true, which does not exist here");
+    refuse_key("use_dora", json_true(),
+               "lacks \"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector\"");
     refuse_key("bias", json_string("vera_only"), "\"bias\" is \"vera_only\"; it must be none, all or lora_only");
     refuse_key("modules_to_save", json_pack("[s]", "lm_head"), "lacks \"base_model.model.lm_head.weight\"");
     refuse_key("modules_to_save", json_pack("[s]", "lm_hed"), "no module whose name ends so");
@@ -229,6 +230,7 @@ static void test_refused(void) {
     refuse_key("peft_type", json_string("IA3"), "only LORA adapters can be read");
     refuse_key("r", json_integer(0), "ranks are 1 to");
     refuse_key("r", json_integer(5), "has the shape");
+    refuse_key("use_qalora", json_true(), "\"use_qalora\" is true, which does not exist here");
     refuse_key("something_new", json_integer(1), "\"something_new\" is 1");
     /* of another model */
     CHECK(ox_hf_open_adapter("tests/golden/llama_tied_gqa", "tests/golden/lora_llama/adapter", true, &folder) ==
