@@ -3,6 +3,7 @@
 #include "cpu_optim/muon_product.h"
 
 #include "base/assert.h"
+#include "base/optim_element.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -122,17 +123,40 @@ static double ratio_of(enum ox_muon_ratio ratio, struct ox_matrix matrix) {
     return ratio == OX_MUON_ORIGINAL ? sqrt(fmax(1.0, rows / cols)) : 0.2 * sqrt(fmax(rows, cols));
 }
 
+static float momentum_read(enum ox_moments moments, const void *m, uint64_t idx) {
+    return moments == OX_MOMENTS_BF16 ? ox_bf16_to_f32(((const uint16_t *)m)[idx]) : ((const float *)m)[idx];
+}
+
+/* Stores the new momentum, in bf16 rounded at random as an update by element does; returns how many numbers it cannot
+ * hold. */
+static uint64_t momentum_write(enum ox_moments moments, const struct ox_optim_hyper *hyper,
+                               const struct ox_update_span *span, const float *momentum) {
+    uint16_t *const narrow = span->state.m;
+    uint32_t keys[2];
+    uint64_t bad_count = 0;
+    if (moments == OX_MOMENTS_F32) {
+        memcpy(span->state.m, momentum, span->count * sizeof *momentum);
+        return 0;
+    }
+    ox_noise_keys(hyper, span->stream, keys);
+    for (uint64_t i = 0; i < span->count; i++) {
+        const uint32_t bits = ox_f32_bits(momentum[i]);
+        const uint32_t noise = ox_noise(keys, (uint32_t)(span->first + i));
+        bad_count += (bits & 0x7fffffffu) >= OX_NARROW_LIMIT_BITS;
+        narrow[i] = (uint16_t)((bits + ox_noise_bf16_m(noise)) >> 16);
+    }
+    return bad_count;
+}
+
 /* New momentum, and what is to be orthogonalized. */
-static void direct(const struct ox_muon *muon, const struct ox_update_span *span, float grad_scale, float *momentum,
-                   float *direction) {
-    const float *const before = span->state.m;
+static void direct(const struct ox_muon *muon, enum ox_moments moments, const struct ox_update_span *span,
+                   float grad_scale, float *momentum, float *direction) {
     const float share = 1.0f - muon->momentum;
     for (uint64_t i = 0; i < span->count; i++) {
         const float raw = span->grad_dtype == OX_GRAD_BF16 ? ox_bf16_to_f32(((const uint16_t *)span->grad)[i])
                                                           : ((const float *)span->grad)[i];
-        const float grad = raw * grad_scale;
-        const float m = share < 0.5f ? before[i] + share * (grad - before[i])
-                                     : grad - (grad - before[i]) * muon->momentum;
+        const float grad = raw * grad_scale, before = momentum_read(moments, span->state.m, i);
+        const float m = share < 0.5f ? before + share * (grad - before) : grad - (grad - before) * muon->momentum;
         const float u = muon->momentum < 0.5f ? grad + muon->momentum * (m - grad) : m - (m - grad) * share;
         momentum[i] = m;
         direction[i] = muon->nesterov ? u : m;
@@ -141,7 +165,7 @@ static void direct(const struct ox_muon *muon, const struct ox_update_span *span
 
 uint64_t ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span *span,
                      const struct ox_optim_hyper *hyper) {
-    OX_ASSERT(job->format.moments == OX_MOMENTS_F32 && span->sums == NULL);
+    OX_ASSERT(job->format.moments != OX_MOMENTS_Q8 && span->sums == NULL);
     OX_ASSERT(span->count == job->matrix.rows * job->matrix.cols);
     struct ox_state_format format = job->format;
     float *const momentum = job->scratch, *const direction = momentum + span->count;
@@ -153,12 +177,12 @@ uint64_t ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span 
     own.learning_rate = (float)(hyper->rate * ratio_of(job->muon->ratio, job->matrix));
     by.grad = direction;
     by.grad_dtype = OX_GRAD_F32;
-    direct(job->muon, span, hyper->grad_scale, momentum, direction);
+    direct(job->muon, format.moments, span, hyper->grad_scale, momentum, direction);
     ox_muon_orthogonalize(job->pool, job->isa, job->muon->iterations, job->matrix, direction, direction + span->count);
     format.kind = OX_OPTIM_SGD;
-    const uint64_t bad_count = ox_update_run_pool(job->pool, job->isa, format, &by, &own);
+    uint64_t bad_count = ox_update_run_pool(job->pool, job->isa, format, &by, &own);
     if (!span->weights_only) {
-        memcpy(span->state.m, momentum, span->count * sizeof *momentum);
+        bad_count += momentum_write(format.moments, hyper, span, momentum);
     }
     return bad_count;
 }

@@ -37,8 +37,8 @@ double ox_muon_flops(const struct ox_muon *muon, struct ox_matrix matrix);
 /* The iterations, in place. */
 void ox_muon_orthogonalize(struct ox_pool *pool, enum ox_isa isa, uint32_t iterations, struct ox_matrix matrix,
                            float *inout, float *scratch /* ox_muon_scratch_floats() */);
-/* Updates one matrix, which is the span, as ox_update_run_pool does; its moments are fp32, of which the second ones
- * stay as they are, and it has no sums. */
+/* Updates one matrix, which is the span, as ox_update_run_pool does; its moments are fp32 or bf16, of which
+ * the second ones stay as they are, and it has no sums. */
 struct ox_muon_job {
     struct ox_pool *pool;
     enum ox_isa isa;

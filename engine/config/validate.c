@@ -161,8 +161,8 @@ static enum ox_status check_optimizer(const struct ox_config *c, unsigned comman
                        : "a state of --moments q8 has not the bits to put averages in the place of weights; use bf16, "
                          "or measure checkpoints by `offload eval --ema`");
     }
-    if (optimizes && c->optim.optimizer == OX_OPTIM_MUON && c->optim.moments != OX_MOMENTS_F32) {
-        return ox_fail(OX_E_CONFIG, "--moments %s: --optimizer muon has moments in f32 alone; leave it out",
+    if (optimizes && c->optim.optimizer == OX_OPTIM_MUON && c->optim.moments == OX_MOMENTS_Q8) {
+        return ox_fail(OX_E_CONFIG, "--moments %s: --optimizer muon has moments in f32 or bf16; use bf16",
                        ox_moments_name(c->optim.moments));
     }
     const struct {

@@ -114,7 +114,7 @@ static void test_resumes(void) {
 static void test_refused(void) {
     static const struct {
         const char *words, *says;
-    } rows[] = {{"--moments bf16", "--moments bf16: --optimizer muon has moments in f32 alone"},
+    } rows[] = {{"--moments q8 --dtype bf16", "--moments q8: --optimizer muon has moments in f32 or bf16"},
                 {"--state-tier device", "matrices are updated by the processor"},
                 {"--freeze layers.0-2", "no matrix of a block is trained"}};
     for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -131,7 +131,7 @@ int main(void) {
     model_path = sys_write_model("llama");
     test_mixture();
     test_plan();
-    test_same_bits("--dtype bf16");
+    test_same_bits("--dtype bf16 --moments bf16");
     sys_remove_run("memory");
     test_same_bits("");
     test_resumes();
