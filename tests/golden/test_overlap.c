@@ -59,12 +59,13 @@ static void stop_once(struct harness *harness, struct ox_step_input input) {
     CHECK(ox_engine_step(harness->engine, &input, &result) == OX_E_ABORTED);
 }
 
-/* The first evaluation after a step carries its update, unless that was finished. Both move the planned bytes,
- * and both see the weights that the step leads to. */
+/* The first evaluation after a step carries its update, unless that was finished: by a call, or by the commit of a step
+ * that is committed between steps. Both move the planned bytes, and both see the weights that the step leads to. */
 static void evaluate(const struct story *story, struct harness *harness, struct ox_step_input input, size_t step,
                      struct tally *tally) {
     const volatile sig_atomic_t stop = 1;
-    const bool overlaps = ox_engine_plan_of(harness->engine)->input.placement.overlap;
+    const struct ox_plan_input *const in = &ox_engine_plan_of(harness->engine)->input;
+    const bool finished = story->finishes[step] || (!input.stays && ox_plan_commits_between(in));
     struct ox_eval_result results[2];
     if (story->cuts[step]) {
         input.stop = &stop;
@@ -73,7 +74,7 @@ static void evaluate(const struct story *story, struct harness *harness, struct 
     }
     for (int i = 0; i < 2 && story->evaluates[step]; i++) {
         REQUIRE_OK(ox_engine_eval(harness->engine, &input, &results[i]));
-        CHECK(results[i].with_update == (overlaps && i == 0 && !story->finishes[step]));
+        CHECK(results[i].with_update == (in->placement.overlap && i == 0 && !finished));
         CHECK(memcmp(results[i].traffic, results[i].planned, sizeof results[i].traffic) == 0);
         CHECK(results[i].loss_sum == results[0].loss_sum);
         tally->evals[step] = results[0].loss_sum;
