@@ -351,7 +351,7 @@ int main(void) {
     labs_open(labs);
     for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
         const enum ox_real real = (enum ox_real)(i % 3);
-        if (real == OX_REAL_F32 || test_takes((unsigned)(i / 3 + i % 3), 4)) {
+        if (real == OX_REAL_F32 || test_takes((unsigned)(i / 3 + i % 3), 8)) {
             run_case(labs, &cases[i / 3], real, real);
         }
     }
@@ -364,7 +364,7 @@ int main(void) {
     for (int real = OX_REAL_BF16; real <= OX_REAL_F16; real++) {
         const bool there = labs_change_products(labs, (enum ox_real)real);
         for (int i = 0; i < (int)CASE_COUNT && there; i++) {
-            if (test_takes((unsigned)(i + real), 4)) {
+            if (test_takes((unsigned)(i + real), 8)) {
                 run_case(labs, &cases[i], OX_REAL_F32, (enum ox_real)real);
             }
         }

@@ -565,8 +565,8 @@ int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a hang then shows where */
     signal(SIGALRM, say_hang);
     const bool all = test_deep();
-    stride = argc >= 2 ? (uint32_t)strtoul(argv[1], NULL, 10) : all ? 1 : STRIDE * test_stride(2);
-    vote_stride = argc >= 2 || all ? 1 : VOTE_STRIDE * test_stride(2);
+    stride = argc >= 2 ? (uint32_t)strtoul(argv[1], NULL, 10) : all ? 1 : STRIDE * test_stride(4);
+    vote_stride = argc >= 2 || all ? 1 : VOTE_STRIDE * test_stride(4);
     const uint32_t only = argc >= 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : NOTHING;
     (void)test_folder(); /* before there are threads */
     golden_open("llama_bias", &rig.golden);

@@ -18,7 +18,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { HITS = 1, PLACES = 11, SPEED = 3, QUICK = 1 };
 #else
-enum { HITS = 2, PLACES = 5, SPEED = 1, QUICK = 4 };
+enum { HITS = 2, PLACES = 5, SPEED = 1, QUICK = 8 };
 #endif
 enum { LATE_SECONDS = 3, WAIT_SECONDS = 1 };
 enum { STEPS = 3, FAULT_STEP = 1, GROUPS = 4, HANG_SECONDS = 200, NEVER = UINT32_MAX };

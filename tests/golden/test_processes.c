@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
     } launches[] = {{"llama_tied_gqa", 2, 2}, {"llama_tied_gqa", 2, 4}, {"llama_untied_odd", 3, 3},
                     {"gpt2_small", 4, 8}, {"frozen_parts", 2, 4}, {"frozen_blocks", 3, 3}};
     for (unsigned i = 0; i < sizeof launches / sizeof *launches; i++) {
-        if (test_takes(i, 3)) {
+        if (test_takes(i, 6)) {
             launch(launches[i].name, launches[i].processes, launches[i].ranks, test_deep() ? 1 : 7);
         }
     }

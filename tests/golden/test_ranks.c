@@ -12,7 +12,7 @@ enum { STRIDE = 1, IS_SHORT = 0 };
 #endif
 enum { GROUPS = 8 };
 /* `make test` takes one of so many placements and numbers of ranks. */
-enum { QUICK = IS_SHORT ? 1 : 13 };
+enum { QUICK = IS_SHORT ? 1 : 26 };
 static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD, OX_SHARDING_STATE,
                                              OX_SHARDING_SHARED, OX_SHARDING_NONE};
 

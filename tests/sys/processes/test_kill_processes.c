@@ -225,7 +225,7 @@ int main(int argc, char **argv) {
     signal(SIGALRM, on_alarm);
     model_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
-    test_kills(counted ? (unsigned)strtoul(argv[2], NULL, 10) : all ? 1000 : KILLS / test_stride(3),
+    test_kills(counted ? (unsigned)strtoul(argv[2], NULL, 10) : all ? 1000 : KILLS / test_stride(6),
                counted && argc == 4 ? (unsigned)strtoul(argv[3], NULL, 10) : 0);
     return test_end();
 }

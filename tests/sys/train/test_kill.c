@@ -347,7 +347,7 @@ static void test_asked(void) {
 
 int main(int argc, char **argv) {
     const bool counted = argc == 3 && strcmp(argv[1], "--count") == 0;
-    const unsigned kills = counted ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS / test_stride(7);
+    const unsigned kills = counted ? (unsigned)strtoul(argv[2], NULL, 10) : KILLS / test_stride(14);
     model_path = sys_write_model("llama");
     text_path = sys_write_text(20000);
     test_asked();

@@ -18,7 +18,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE_IN_MEMORY = 16, STRIDE_ON_DRIVE = 96, QUICK_IN_MEMORY = 1, QUICK_ON_DRIVE = 1 };
 #else
-enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 30, QUICK_ON_DRIVE = 7 };
+enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 60, QUICK_ON_DRIVE = 14 };
 #endif
 
 /* These budgets leave the state of some units in host memory, and that of the others on the drive; none on the device,

@@ -21,7 +21,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 24, QUICK = 1 };
 #else
-enum { STRIDE = 6, QUICK = 8 };
+enum { STRIDE = 6, QUICK = 16 };
 #endif
 
 static struct tiny_told *told; /* shared */

@@ -6,7 +6,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 6, QUICK = 1 };
 #else
-enum { STRIDE = 2, QUICK = 5 };
+enum { STRIDE = 2, QUICK = 10 };
 #endif
 
 static const char *const shardings[] = {"full_shard", "shard_grad_op", "zero2", "zero1", "shared",

@@ -12,7 +12,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { QUICK = 24 };
 #else
-enum { QUICK = 8 };
+enum { QUICK = 16 };
 #endif
 enum { GROUPS = 8 };
 

@@ -14,7 +14,7 @@
 /* Models from number PARTS on have no embedding, from twice that on no head, from three times that on neither. */
 enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHEAD = 64, PARTS = 100000,
        SAMPLES_OF_PARTS = 3 };
-enum { QUICK = 3 }; /* so many fewer models in `make test` */
+enum { QUICK = 6 }; /* so many fewer models in `make test` */
 #define LIMIT 1.03
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
@@ -163,8 +163,8 @@ static const struct lost lost[] = {
     {487, NEAR, 400}};
 
 int main(int argc, char **argv) {
-    const uint64_t samples = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(2);
-    const uint64_t parts = SAMPLES_OF_PARTS / test_stride(QUICK);
+    const uint64_t samples = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(4);
+    const uint64_t parts = SAMPLES_OF_PARTS / test_stride(SAMPLES_OF_PARTS);
     const uint32_t placements = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : PLACEMENTS;
     const uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     static const double within[] = {1.0001, 1.005, LIMIT};

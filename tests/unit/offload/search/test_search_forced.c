@@ -13,7 +13,7 @@
 /* Tolerance: the search ends when its effort does, and what is forced leads it other ways. */
 #define LIMIT 1.02
 /* Drawn steps that fit, and of the requests every so many in `make test`. */
-enum { CASES = 4, STRIDE = 13 };
+enum { CASES = 4, STRIDE = 26 };
 
 /* ---- what is forced -------------------------------------------------------------------------------- */
 
@@ -142,10 +142,10 @@ static const struct lost {
 
 int main(int argc, char **argv) {
     const uint32_t step = argc > 1 ? 1 : test_stride(STRIDE);
-    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES / test_stride(2);
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES / test_stride(4);
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, fit = 0;
     for (unsigned i = 0; i < sizeof lost / sizeof *lost && argc == 1; i++) {
-        if (!test_takes(i, 2)) {
+        if (!test_takes(i, 4)) {
             continue;
         }
         uint32_t at = 0;

@@ -522,7 +522,7 @@ static uint32_t check_measured_comm(uint64_t seed) {
 
 int main(void) {
     uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0, without_peers = 0;
-    const uint32_t quick = test_stride(3), samples = SAMPLES / quick;
+    const uint32_t quick = test_stride(6), samples = SAMPLES / quick;
     for (uint64_t seed = 0; seed < 30 / quick; seed++) {
         of_ranks += check_ranks(seed);
         compared += check_measured_comm(seed);
