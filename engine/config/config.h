@@ -107,6 +107,7 @@ struct ox_config_rows {
     double eval_fraction;                  /* share of `data` that is held out at its end */
     double held_share; /* not an option: of `eval`, the eval_fraction of the run whose held-out rows are measured; 0:
                           all rows are */
+    bool as_run; /* not an option: of `eval`, whether the data are measured as the run of the options measures them */
     enum ox_data_format data_format;
     char document_separator[256];  /* with escapes such as \n; "": a file is one document */
     enum ox_auto_choice add_bos, add_eos;

@@ -470,7 +470,8 @@ static enum ox_status open_windows(struct ox_trainer *trainer, uint32_t idx, uin
     windows.source_count = 1;
     /* The last token of a window is the first of the next one, unless --stride says otherwise. */
     windows.stride = (uint32_t)(config->eval.stride > 0 ? config->eval.stride : config->rows.max_seq_length);
-    windows.tail = config->rows.held_share == 0 || first == 0; /* what a run held out is measured as it does */
+    /* What a run is evaluated on is measured as it does: without the tail. */
+    windows.tail = !config->rows.as_run || (config->rows.held_share > 0 && first == 0);
     windows.order = OX_WINDOWS_SEQUENTIAL;
     if (windows.packing != OX_PACK_STREAM && config->eval.stride > 0) {
         return ox_fail(OX_E_CONFIG, "%s: --stride works on a stream of tokens; add --packing stream",

@@ -138,8 +138,8 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
                          ? OX_ADD_OFF
                          : add_of(config->rows.add_bos);
     corpus.add_eos = add_of(config->rows.add_eos);
-    /* held-out rows are the run's, and preferences are measured as a run does */
-    corpus.plain = trainer->input.eval_alone && config->rows.held_share == 0 && !config->loss.dpo;
+    /* what a run is evaluated on is measured as the run does, and so are preferences */
+    corpus.plain = trainer->input.eval_alone && !config->rows.as_run && !config->loss.dpo;
     corpus.parse_special = config->rows.parse_special;
     corpus.pairs = config->loss.dpo;
     corpus.skip_bad_rows = (uint32_t)config->rows.skip_bad_rows;

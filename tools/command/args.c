@@ -506,6 +506,7 @@ static void pick_measured(const struct arguments *a) {
         return;
     }
     struct ox_eval_sets sets;
+    config->rows.as_run = true;
     if (ox_config_eval_sets(config->files.eval_data, &sets) == OX_OK && sets.count > 0) { /* else it is refused later */
         config->files.data_count = sets.count;
         for (uint32_t i = 0; i < sets.count; i++) {

@@ -75,12 +75,19 @@ static void test_sets(void) {
     char *const gauges = files_read("both/metrics.prom", NULL);
     CHECK(strstr(gauges, "offload_eval_dev_loss ") != NULL && strstr(gauges, "offload_eval_test_2_loss ") != NULL);
     free(gauges);
-    /* `eval` with the run's options measures each. */
+    /* `eval` with the run's options measures each, with the losses of the run. */
     sys_args_begin(&args, "eval");
     sys_args_word(&args, "--config=%s", test_path("both/config.resolved.yaml"));
     sys_args_word(&args, "--model=%s", test_path("both/checkpoint-4"));
+    sys_args_add(&args, "--format json");
     sys_run_well(&args, &process);
-    CHECK(strstr(process.outcome.out, dev_path) != NULL && strstr(process.outcome.out, test_set_path) != NULL);
+    json_t *const json = json_loads(process.outcome.out, 0, NULL), *const files = json_object_get(json, "files");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *const file = json_array_get(files, i);
+        CHECK(fabs(json_number_value(json_object_get(file, "mean_nll")) - (i == 0 ? dev : test)) < 1e-12);
+        CHECK(json_number_value(json_object_get(file, "tokens")) == (i == 0 ? dev_tokens : test_tokens));
+    }
+    json_decref(json);
 }
 
 /* The best checkpoint by one set alone, also after a resume that finds what was before in the run's folder. */
