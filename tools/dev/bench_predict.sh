@@ -5,6 +5,8 @@
 #
 #   tools/dev/bench_predict.sh [FOLDER [FIRST LAST]]
 #
+# With `MESHES=1` it runs 12 others: two ranks on the CPU, what they divide and the orders of a pipeline's stages.
+#
 # FOLDER (build/predict) holds the runs; its drive is the one that is measured. Results of one run per configuration are
 # added to FOLDER/results.txt, and all in that file count; FIRST and LAST pick configurations by number, so that short
 # quiet windows suffice. The first STEPS_OUT (3) steps of a run do not count, because they meet memory and blocks that were
@@ -13,7 +15,7 @@
 # worst above 10 %. Quiet machines only; OPENBLAS_* variables are removed.
 set -eu
 cd "$(dirname "$0")/../.."
-folder=${1:-build/predict} first=${2:-1} last=${3:-32} out=${STEPS_OUT:-3}
+folder=${1:-build/predict} first=${2:-1} last=${3:-32} out=${STEPS_OUT:-3} meshes=${MESHES:-0}
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE OFFLOAD_PROFILE
 mkdir -p "$folder/nvme"
 folder=$(cd "$folder" && pwd)
@@ -29,6 +31,7 @@ sized 640 1728 2 10 > "$folder/demo.json"   # 10 M parameters
 sized 512 1408 10 8 > "$folder/deep.json"   # 32 M
 sized 768 2048 8 12 > "$folder/middle.json" # 57 M
 sized 2048 5632 2 16 > "$folder/wide.json"  # 103 M
+sized 384 1056 6 6 | sed 's/\("tie_word_embeddings": \)true/\1false/' > "$folder/mesh.json" # a head of its own
 cat Makefile docs/*.md README.md CHANGELOG.md > "$folder/text.txt"
 
 # Configurations: model, sequences, tokens, micro-batches, steps that count, host memory, then other flags. DRIVE stands for
@@ -70,6 +73,24 @@ middle 4 64 1 12 420MiB DRIVE --device-mem 160MiB --store-generations 3
 END
 }
 
+# The same of meshes.
+mesh_cases() {
+    cat <<END
+mesh 2 128 4 8 2GiB --ranks 2 --sharding full_shard
+mesh 2 128 4 8 2GiB --ranks 2 --sharding shard_grad_op
+mesh 2 128 4 8 2GiB --ranks 2 --sharding zero2
+mesh 2 128 4 8 2GiB --ranks 2 --sharding no_shard
+mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2
+mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2 --pipeline-schedule gpipe
+mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2 --pipeline-schedule 1f1b
+mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2 --pipeline-schedule interleaved --virtual-pipeline-size 2
+mesh 2 128 8 6 2GiB --ranks 2 --mesh pp=2 --tiles 2
+mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2 --dtype bf16
+mesh 2 128 4 6 400MiB DRIVE OUT --ranks 2 --sharding full_shard
+mesh 2 128 4 6 400MiB DRIVE OUT --ranks 2 --mesh pp=2
+END
+}
+
 # Prints predicted and median measured seconds of one run.
 run() {
     number=$1 model=$2 batch=$3 seq=$4 micro=$5 steps=$6 memory=$7 words=
@@ -97,7 +118,7 @@ run() {
 }
 
 number=0
-cases | while read -r line; do
+if [ "$meshes" != 0 ]; then mesh_cases; else cases; fi | while read -r line; do
     number=$((number + 1))
     [ "$number" -ge "$first" ] && [ "$number" -le "$last" ] || continue
     # shellcheck disable=SC2086

@@ -1,9 +1,12 @@
 /* Layers that share their weights: no bit depends on where they are kept, on tiles, ranks or pipelines, and a unit that
  * stays from one layer to the next crosses a link once for all of them. */
+#include "base/file.h"
+#include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GROUPS = 4 };
@@ -117,9 +120,43 @@ static void check_mixture(void) {
     golden_close(&golden);
 }
 
+/* In every order of a pipeline's stages: a row of layers is on one coordinate, whatever the others have. */
+static void check_orders(void) {
+    static const struct {
+        enum ox_pipe_schedule schedule;
+        uint32_t chunks;
+    } orders[] = {{OX_PIPE_VERTICAL, 1}, {OX_PIPE_GPIPE, 1}, {OX_PIPE_1F1B, 1}, {OX_PIPE_INTERLEAVED, 2}};
+    struct golden golden;
+    struct outcome expected, outcome;
+    char *text = NULL;
+    size_t bytes = 0;
+    golden_open("olmo2", &golden); /* its table is not its head's */
+    golden.micro_batches = GROUPS;
+    REQUIRE_OK(ox_file_read("tests/golden/olmo2/config.json", 1 << 20, &text, &bytes));
+    char *const layers = strstr(text, "\"num_hidden_layers\": ");
+    CHECK(layers != NULL);
+    layers[strlen("\"num_hidden_layers\": ")] = '6';
+    struct harness_run run = run_of(&golden);
+    run.model_folder = files_write_text("deep.json", text); /* fresh weights */
+    run.share_layers = 2;
+    golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &expected);
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        run.ranks = run.pipe = 2;
+        run.schedule = orders[i].schedule;
+        run.pipe_chunks = orders[i].chunks;
+        golden_train(&golden, &run, &harness_in_memory, FEW_STEPS, &outcome);
+        outcome_check_same(ox_pipe_schedule_name(orders[i].schedule), &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+    free(text);
+}
+
 int main(void) {
     check("shared_qwen2");
     check("shared_gemma3");
     check_mixture();
+    check_orders();
     return test_end();
 }
