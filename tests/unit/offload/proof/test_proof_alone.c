@@ -32,6 +32,7 @@ static void make_sample(struct sample *s) {
                                        .sizes = {.lo_per_group = 4096, .rest_per_group = 16384}};
     for (int i = 0; i < UNITS; i++) {
         s->shards[i].sizes = s->table.sizes;
+        s->shards[i].chunk_elems = s->table.chunk_elems;
     }
     s->in.table = &s->table;
     s->in.model = (struct ox_plan_model){.micro_batches = 2, .precision = ox_precision_of(OX_COMPUTE_FP32, true),
@@ -104,6 +105,9 @@ static void test_chunks(void) {
     CHECK(ox_proof_stream_bytes(&s.in) == 3 * (8192 + 8192 + 32768 + 8192) + 16384);
     CHECK(ox_proof_scratch_bytes(&s.in) == 8192 + 8192 + 32768 + 16384);
     s.table.chunk_elems = 1000 * GROUP; /* larger than any unit */
+    for (int i = 0; i < UNITS; i++) {
+        s.shards[i].chunk_elems = s.table.chunk_elems;
+    }
     CHECK(ox_proof_scratch_bytes(&s.in) == 20480 + 20480 + 81920 + 40960);
     CHECK(ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 2));
     CHECK(!ox_proof_keeps(&s.in, OX_PLAN_EVAL, 1) && !ox_proof_keeps(&s.in, OX_PLAN_TRAIN, 0));
