@@ -671,9 +671,18 @@ static void choose_kept(struct ox_builder *b) {
 static void count_slots(struct ox_builder *b) {
     b->sums = ox_plan_row_sums(b->in);
     OX_ASSERT(ox_sums_count(&b->sums) == b->plan->micro_batches);
-    b->slots = ox_sums_slots(&b->sums, 0, b->plan->micro_batches);
+    for (uint32_t i = 0; i <= b->plan->micro_batches; i++) {
+        struct ox_mb_sum *const at = &b->scratch->mb_sums[i];
+        *at = (struct ox_mb_sum){.occupied = ox_sums_occupied(&b->sums, i)};
+        if (i < b->plan->micro_batches) {
+            at->slot = ox_sums_slot(&b->sums, i);
+            at->folds = ox_sums_folds(&b->sums, i);
+            at->begins = ox_sums_begins_leaf(&b->sums, i);
+        }
+    }
+    b->slots = ox_build_slots(b, 0, b->plan->micro_batches);
     for (uint32_t tile = 1; tile < b->in->placement.tiles; tile++) {
-        const uint32_t occupied = ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile));
+        const uint32_t occupied = ox_build_occupied(b, tile);
         b->rest_slots = occupied > b->rest_slots ? occupied : b->rest_slots;
     }
 }
@@ -715,6 +724,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     if (b.train) {
         ox_build_optimizer(&b);
     }
+    ox_build_follow(&b);
     sum_nvme(&b);
 }
 

@@ -105,8 +105,8 @@ static void move_grad(struct ox_builder *b, enum ox_lane_id route, uint32_t grad
 /* Bytes of an accumulator for the slots that a tile needs; one that stays on the device has those of all tiles. */
 static uint64_t accumulator_bytes(const struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     const uint32_t slots = grad_on_device(b, grad_idx)
-                               ? b->slots : ox_sums_slots(&b->sums, ox_build_tile_first(b, tile),
-                                                          ox_build_tile_first(b, tile + 1));
+                               ? b->slots : ox_build_slots(b, ox_build_tile_first(b, tile),
+                                                           ox_build_tile_first(b, tile + 1));
     return slots * sum_bytes(b, grad_idx);
 }
 
@@ -115,7 +115,7 @@ void ox_build_grad_load(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) 
     if (grad_is_direct(b, grad_idx) || grad_on_device(b, grad_idx)) {
         return;
     }
-    const uint32_t partial = ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile));
+    const uint32_t partial = ox_build_occupied(b, tile);
     const uint64_t bytes = accumulator_bytes(b, tile, grad_idx);
     uint32_t at = s->grad_home[grad_idx];
     if (grad_tier(b, grad_idx) == OX_TIER_NVME) {
@@ -142,8 +142,9 @@ void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx)
 }
 
 void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, uint32_t nth) {
-    task->slot = ox_sums_slot(&b->sums, task->mb_idx);
-    task->begins = ox_sums_begins_leaf(&b->sums, task->mb_idx);
+    const struct ox_mb_sum *const sum = &b->scratch->mb_sums[task->mb_idx];
+    task->slot = sum->slot;
+    task->begins = sum->begins;
     ox_build_nth_use(task, (struct ox_use){
         .buf_idx = b->scratch->grad_live[grad_idx], .role = OX_USE_GRAD, .nth = (uint8_t)nth, .write = true,
         .read = task->mb_idx > 0 || task->phase > 0}); /* where a later group begins, the other slots stay */
@@ -174,7 +175,7 @@ static void fold(struct ox_builder *b, uint32_t grad_idx, uint32_t slot, bool jo
 }
 
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
-    const uint32_t folds = ox_sums_folds(&b->sums, mb_idx), slot = ox_sums_slot(&b->sums, mb_idx);
+    const uint32_t folds = b->scratch->mb_sums[mb_idx].folds, slot = b->scratch->mb_sums[mb_idx].slot;
     const bool last = mb_idx + 1 == b->plan->micro_batches, joins = last && ox_plan_own_row_groups(b->in) > 1;
     const bool ends = last && !ox_plan_exchanges(b->in);
     for (uint32_t i = 1; i <= folds; i++) {
@@ -400,7 +401,7 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     }
     /* Between tiles the parts of the tree that are not complete leave, in fp32; after the last one the sum alone. */
     const bool to_host = grad_tier(b, grad_idx) == OX_TIER_HOST;
-    const uint32_t partial = last ? 0 : ox_sums_occupied(&b->sums, ox_build_tile_first(b, tile + 1));
+    const uint32_t partial = last ? 0 : ox_build_occupied(b, tile + 1);
     uint64_t bytes = last ? slice_bytes(b, grad_idx) : partial * sum_bytes(b, grad_idx);
     uint32_t at = s->grad_live[grad_idx];
     if (last && packs(b, grad_idx)) { /* before it crosses the link, which then carries half */

@@ -4,6 +4,14 @@
 #include <stddef.h>
 #include <string.h>
 
+uint32_t ox_build_slots(const struct ox_builder *b, uint32_t mb_first, uint32_t mb_past) {
+    uint32_t most = b->scratch->mb_sums[mb_first].occupied;
+    for (uint32_t i = mb_first; i < mb_past; i++) {
+        most = (uint32_t)ox_max_u64(most, b->scratch->mb_sums[i].slot + 1);
+    }
+    return most;
+}
+
 /* ---- buffers ---------------------------------------------------------------------------------- */
 
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
@@ -12,6 +20,7 @@ uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier 
     struct ox_buf *const buf = &b->plan->bufs[b->plan->buf_count];
     memset(buf, 0, sizeof *buf);
     buf->bytes = ox_align_up(ox_max_u64(bytes, 1), OX_IO_ALIGN_BYTES);
+    buf->first_task_idx = OX_NONE;
     buf->unit_idx = unit_idx;
     buf->stage_idx = buf->grad_idx = OX_NONE;
     buf->kind = (uint8_t)kind;
@@ -41,9 +50,16 @@ uint32_t ox_build_stage_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox
 
 /* ---- tasks ------------------------------------------------------------------------------------ */
 
+void ox_build_follow(struct ox_builder *b) {
+    if (b->plan->task_count > 0) {
+        ox_plan_follow_lives((struct ox_plan_full *)b->plan, b->plan->task_count - 1);
+    }
+}
+
 struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
                               uint32_t mb_idx) {
     OX_ASSERT(b->plan->task_count < b->plan->task_cap);
+    ox_build_follow(b);
     struct ox_task *const task = &b->plan->tasks[b->plan->task_count++];
     memset(task, 0, offsetof(struct ox_task, uses)); /* each use is written whole */
     task->kind = (uint8_t)kind;

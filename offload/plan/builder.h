@@ -70,6 +70,12 @@ static inline uint32_t ox_build_tile_first(const struct ox_builder *b, uint32_t 
     return (uint32_t)((uint64_t)b->plan->micro_batches * tile / b->in->placement.tiles);
 }
 
+/* Slots of an accumulator that hold a partial sum before a tile, and those that micro-batches in a row need. */
+static inline uint32_t ox_build_occupied(const struct ox_builder *b, uint32_t tile) {
+    return b->scratch->mb_sums[ox_build_tile_first(b, tile)].occupied;
+}
+uint32_t ox_build_slots(const struct ox_builder *b, uint32_t mb_first, uint32_t mb_past);
+
 /* Adds a buffer and returns its index; `bytes` is rounded up to whole pages, of which that of an empty slice has one. A
  * resident one lasts between steps. */
 uint32_t ox_build_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
@@ -81,6 +87,8 @@ uint32_t ox_build_grad_buf(struct ox_builder *b, enum ox_tier tier, uint64_t byt
 uint32_t ox_build_stage_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox_tier tier, uint64_t bytes,
                             uint32_t stage_idx);
 
+/* Called when the uses of the last task are complete, which they are before another one is added. */
+void ox_build_follow(struct ox_builder *b);
 struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum ox_lane_id lane, uint32_t unit_idx,
                               uint32_t mb_idx);
 /* Adds a task that works on a gradient. */

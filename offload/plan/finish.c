@@ -47,18 +47,35 @@ static void derive_deps(struct ox_plan_full *full) {
     }
 }
 
-/* Sets the first and last task that uses each buffer. */
-static void derive_lives(struct ox_plan *plan) {
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        plan->bufs[i].first_task_idx = OX_NONE;
-        plan->bufs[i].last_task_idx = 0;
+/* Whether the buffer gets its place by its life: one that is not resident, in an arena. */
+static bool is_placed(const struct ox_buf *buf) {
+    return !buf->resident && buf->tier != OX_TIER_NVME;
+}
+
+void ox_plan_follow_lives(struct ox_plan_full *full, uint32_t task_idx) {
+    const struct ox_task *const task = &full->plan.tasks[task_idx];
+    struct ox_task_lives lives = {0};
+    for (uint32_t j = 0; j < task->use_count; j++) {
+        struct ox_buf *const buf = &full->plan.bufs[task->uses[j].buf_idx];
+        const bool first = buf->first_task_idx == OX_NONE;
+        if (first) {
+            buf->first_task_idx = task_idx;
+            lives.begin |= is_placed(buf) ? (uint16_t)(1u << j) : 0;
+        }
+        if (first || buf->last_task_idx != task_idx) {
+            buf->last_task_idx = task_idx;
+            full->scratch.last_use[task->uses[j].buf_idx] = (uint8_t)j;
+        }
     }
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        const struct ox_task *const task = &plan->tasks[i];
-        for (int j = 0; j < task->use_count; j++) {
-            struct ox_buf *const buf = &plan->bufs[task->uses[j].buf_idx];
-            buf->first_task_idx = buf->first_task_idx == OX_NONE ? i : buf->first_task_idx;
-            buf->last_task_idx = i;
+    full->scratch.lives[task_idx] = lives;
+}
+
+/* Notes with which tasks buffers end to live, which is known when the list is complete. */
+static void end_lives(struct ox_plan_full *full) {
+    for (uint32_t i = 0; i < full->plan.buf_count; i++) {
+        const struct ox_buf *const buf = &full->plan.bufs[i];
+        if (is_placed(buf) && buf->first_task_idx != OX_NONE) {
+            full->scratch.lives[buf->last_task_idx].end |= (uint16_t)(1u << full->scratch.last_use[i]);
         }
     }
 }
@@ -283,29 +300,27 @@ static void end_life(struct spaces *s, uint32_t buf_idx, const struct ox_task *l
     *before = buf_idx;
 }
 
-/* Gives buffers space in the order of their first use, and frees it after their last use. */
+static void begin_life(struct spaces *s, uint32_t buf_idx) {
+    if (s->full->scratch.packed[buf_idx] != UINT64_MAX) {
+        place_packed(s, buf_idx, s->task_idx);
+    } else {
+        place(s, buf_idx, s->task_idx);
+    }
+}
+
+/* Gives buffers space in the order of their first use, and frees it after their last use. Most tasks begin and end no
+ * life, and are not looked at. */
 static void place_all(struct spaces *s) {
-    struct ox_plan *const plan = &s->full->plan;
-    uint32_t *const segment_of = s->full->scratch.segment_of;
-    for (uint32_t i = 0; i < plan->task_count; i++) {
-        const struct ox_task *const task = &plan->tasks[i];
-        s->task_idx = i;
-        for (int j = 0; j < task->use_count; j++) {
-            const uint32_t buf_idx = task->uses[j].buf_idx;
-            const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (buf->resident || buf->tier == OX_TIER_NVME || buf->first_task_idx != i) {
-                continue;
-            }
-            if (s->full->scratch.packed[buf_idx] != UINT64_MAX) {
-                place_packed(s, buf_idx, i);
-            } else if (segment_of[buf_idx] == OX_NONE) {
-                place(s, buf_idx, i);
-            }
+    const struct ox_plan *const plan = &s->full->plan;
+    for (s->task_idx = 0; s->task_idx < plan->task_count; s->task_idx++) {
+        const struct ox_task_lives lives = s->full->scratch.lives[s->task_idx];
+        const struct ox_task *const task = &plan->tasks[s->task_idx];
+        for (unsigned left = lives.begin; left != 0; left &= left - 1) {
+            begin_life(s, task->uses[__builtin_ctz(left)].buf_idx);
         }
-        for (int j = 0; j < task->use_count; j++) {
-            const uint32_t buf_idx = task->uses[j].buf_idx;
-            const struct ox_buf *const buf = &plan->bufs[buf_idx];
-            if (buf->last_task_idx == i && segment_of[buf_idx] != OX_NONE && buf_idx != *left_last(s, buf_idx)) {
+        for (unsigned left = lives.end; left != 0; left &= left - 1) {
+            const uint32_t buf_idx = task->uses[__builtin_ctz(left)].buf_idx;
+            if (s->full->scratch.segment_of[buf_idx] != OX_NONE) {
                 end_life(s, buf_idx, task);
             }
         }
@@ -385,7 +400,7 @@ void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placem
     uint64_t packed_end[OX_TIER_NVME] = {0};
     struct passed passed[OX_TIER_NVME];
     memset(plan->fullest_task, 0, sizeof plan->fullest_task);
-    derive_lives(plan);
+    end_lives(full);
     place_best(&s, measuring, packed_end, passed);
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
         plan->resident_bytes[tier] = passed[tier].resident;

@@ -18,6 +18,17 @@ struct ox_buf_track {
     uint8_t written_lane;                /* lane of that task                                 */
 };
 
+/* The buffers whose lives begin and end with a task: a bit for each of its uses. */
+struct ox_task_lives {
+    uint16_t begin, end;
+};
+
+/* How a micro-batch is summed (offload/plan/sums.h), and how many slots are occupied before it. */
+struct ox_mb_sum {
+    uint32_t slot, folds, occupied;
+    bool begins;
+};
+
 /* A part of an arena, and the buffer that has it or had it last; neighbours are linked. Adjacent free segments form a
  * run: its first and last segment point to each other, and runs are linked by their first segments. */
 struct ox_segment {
@@ -50,6 +61,9 @@ struct ox_build_routes {
 /* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
+    struct ox_task_lives *lives; /* task_cap; resident buffers and those on drives are not among them */
+    uint8_t *last_use;    /* per buffer: its use in the last task that has it */
+    struct ox_mb_sum *mb_sums; /* micro_batches + 1 */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
     uint32_t *freed;      /* per buffer: the last task through which it keeps its space */
@@ -91,6 +105,10 @@ static inline bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_
     return input->model.precision->lo_travels &&
            (input->model.eval_only || input->table->shards[unit_idx].sizes.lo_per_group > 0);
 }
+
+/* Notes where buffers begin and end to live, from a task whose uses are complete: while it is made, because a list is
+ * many times as large as what is noted. */
+void ox_plan_follow_lives(struct ox_plan_full *full, uint32_t task_idx);
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
  * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */

@@ -456,6 +456,9 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     const uint64_t units = plan->unit_count, grads = plan->grad_count, stages = plan->stage_count;
     const uint64_t micro_batches = plan->micro_batches;
     place_kept(memory, full);
+    scratch->lives = place(memory, plan->task_cap, sizeof *scratch->lives);
+    scratch->last_use = place(memory, plan->buf_cap, sizeof *scratch->last_use);
+    scratch->mb_sums = place(memory, micro_batches + 1, sizeof *scratch->mb_sums);
     scratch->tracks = place(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = place(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     scratch->segment_of = place(memory, plan->buf_cap, sizeof(uint32_t));
