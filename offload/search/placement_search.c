@@ -90,11 +90,15 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
     return &s->tried_at[at];
 }
 
+/* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
+static bool is_spent(const struct ox_search *s) {
+    return s->best.fits && s->effort >= s->effort_max;
+}
+
 /* Nothing that fits: any candidate that does is better. */
 static const struct ox_tried none_yet = {.fits = false};
 
-/* Judges each candidate once, and again if its bound no longer tells, within the effort allowed; the limit does not
- * apply until one plan fits. */
+/* Judges each candidate once, and again if its bound no longer tells, within the effort allowed. */
 static struct ox_tried try_against(struct ox_search *s, const struct ox_candidate *asked, const struct ox_tried *than) {
     const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
     uint16_t *const place = place_of(s, &candidate);
@@ -103,7 +107,7 @@ static struct ox_tried try_against(struct ox_search *s, const struct ox_candidat
         return *known;
     }
     const bool room = known != NULL || s->tried_count < tried_max(s);
-    if (s->best.fits && (!room || s->effort >= s->effort_max)) {
+    if (is_spent(s) || (s->best.fits && !room)) {
         return (struct ox_tried){.fits = false};
     }
     const struct ox_tried tried = judge(s, &candidate, than);
@@ -410,7 +414,7 @@ static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
 static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     struct ox_tried outcome = {.fits = false};
     bool failed = false;
-    for (int i = 0; i < RUNG_COUNT && !outcome.fits; i++) {
+    for (int i = 0; i < RUNG_COUNT && !outcome.fits && !is_spent(s); i++) {
         if (!rung_allowed(s, &rungs[i])) {
             continue;
         }
@@ -439,7 +443,7 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             begin_others(s, candidate);
         }
     }
-    if (!outcome.fits && ox_choice_device_units(s)) {
+    if (!outcome.fits && ox_choice_device_units(s) && !is_spent(s)) {
         (void)begin_on_device(s, tiles, act_tier);
         outcome = begin_between(s, tiles, act_tier);
     }
@@ -450,7 +454,9 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
     const uint32_t most = ox_plan_tiles_max(s->in);
     double best = 0;
     uint32_t worse_count = 0;
-    for (uint32_t tiles = 1; worse_count < (s->tiers_begun == 0 ? 2 : 1) || s->effort < EFFORT_ALL_TRIED; tiles *= 2) {
+    const uint32_t worse_most = s->tiers_begun == 0 ? 2 : 1;
+    for (uint32_t tiles = 1; !is_spent(s) && (worse_count < worse_most || s->effort < EFFORT_ALL_TRIED);
+         tiles *= 2) {
         const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, most), act_tier);
         if (outcome.fits) {
             worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
