@@ -24,7 +24,7 @@ void ox_drive_file_info(const struct ox_drive *drive, struct ox_drive_info *out)
 void ox_drive_file_close(struct ox_drive *drive);
 
 /* Whether a file system of this type (statfs) writes changes of a file to new places; `nocow`: the file has the flag
- * that says it may not, which only btrfs heeds. */
+ * that says it may not, which only btrfs honors. */
 bool ox_drive_copies_on_write(uint64_t type, bool nocow);
 
 int ox_drive_file_fd(const struct ox_drive *drive);

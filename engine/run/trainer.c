@@ -218,11 +218,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                         strcmp(config->place.optimizer_overlap, "held") == 0 || ox_trainer_routes(config)
                             ? 0
                             : (int32_t)config->place.speculative_units,
-                    .saves_replaced = -1,
-                    .speculative_spread = -1,
-                    .weights_ahead = -1,
-                    .device_sums = -1,
-                    .grads_alternate = -1,
+                    OX_SWITCH_ROWS(OX_SWITCH_AUTOMATIC)
                     .kept_units = ox_trainer_kept_stages(config, model),
                     .may_stay = strcmp(config->memory.persist_steps, "1") != 0,
                     .persist_steps = strtoull(config->memory.persist_steps, NULL, 10),

@@ -3,6 +3,8 @@
 
 #include "base/assert.h"
 
+#include <stddef.h>
+
 const char *ox_lane_name(enum ox_lane_id lane) {
     static const char *const names[OX_LANE_COUNT] = {"compute",    "h2d",    "d2h", "nvme.read",
                                                      "nvme.write", "reduce", "adam", "link",
@@ -155,4 +157,12 @@ const char *ox_pipe_schedule_name(enum ox_pipe_schedule schedule) {
         [OX_PIPE_INTERLEAVED] = "interleaved"};
     OX_ASSERT((unsigned)schedule < OX_PIPE_COUNT);
     return names[schedule];
+}
+
+const struct ox_choice_row ox_choice_rows[OX_CHOICE_ROW_COUNT] = {OX_NUMBER_ROWS(OX_NUMBER_ROW)
+                                                                  OX_SWITCH_ROWS(OX_SWITCH_ROW)};
+
+uint32_t ox_choice_value(const struct ox_placement *placement, const struct ox_choice_row *row) {
+    const unsigned char *const at = (const unsigned char *)placement + row->offset;
+    return row->is_switch ? *(const bool *)at : *(const uint32_t *)(const void *)at;
 }

@@ -10,6 +10,7 @@
 
 #include "base/planes.h"
 #include "base/status.h"
+#include "offload/plan/choices.h"
 #include "offload/plan/mesh.h"
 #include "offload/plan/pass.h"
 #include "offload/plan/shard.h"
@@ -443,36 +444,20 @@ const char *ox_pipe_schedule_name(enum ox_pipe_schedule schedule); /* as --pipel
 
 /* How tasks and buffers are placed and ordered. No bit of a result depends on it. */
 struct ox_placement {
-    uint32_t tiles;          /* k: groups of micro-batches that pass the units together */
-    uint32_t prefetch_depth; /* how many units ahead of compute planes are transferred; 0 = none */
-    enum ox_tier act_tier;   /* home of activation checkpoints */
-    uint32_t stream_slots;    /* chunks in flight in the optimizer's stream */
+    OX_NUMBER_ROWS(OX_NUMBER_FIELD)
+    enum ox_tier act_tier; /* home of activation checkpoints */
+    /* In which order the ranks of a pipeline do their stages, and with INTERLEAVED in how many runs of stages each has
+     * its own; 0: 1. */
+    enum ox_pipe_schedule schedule;
+    uint32_t chunks;
+    uint32_t window; /* tasks that are issued before the first of them has ended; 0: OX_RUN_AHEAD_TASKS. For tests */
     /* With `overlap` the update of a step runs within the forward that follows, of the next step or of an evaluation:
      * the forward of a unit waits for the update of that unit alone. Of the last `speculative_units`, or of as many
      * that are spread evenly over all units, those whose rules say `speculative` are updated in the step's own
      * backward, before the norm is known. What they replace must stay until then: on the drives, for which a store
      * needs two generations, or in memory. */
     bool overlap;
-    bool speculative_spread; /* spread evenly, so that both passes have updates beside them from end to end */
-    bool saves_replaced; /* units whose planes all live in memory, state on the host, save what a speculative update
-                            replaces in host memory, and need no drive for it */
-    bool weights_ahead; /* of such units those whose rules say `goes_ahead` update hi alone then and save no more;
-                           their state follows in the next step, before its backward has the unit's gradient */
-    uint32_t speculative_units;
-    /* The device makes the square sums of finished gradients that leave it, before they leave. */
-    bool device_sums;
-    /* Gradients that leave a device with memory of its own take turns between two places there, so that the next unit's
-     * backward does not wait until they have left. */
-    bool grads_alternate;
-    /* The last `kept_units` blocks, whose backward comes first, do not recompute: for every micro-batch their input and
-     * what backward needs from their forward stays in compute memory until backward has used it. A block that can keep
-     * nothing recomputes in any case. */
-    uint32_t kept_units;
-    /* In which order the ranks of a pipeline do their stages, and with INTERLEAVED in how many runs of stages each has
-     * its own; 0: 1. */
-    enum ox_pipe_schedule schedule;
-    uint32_t chunks;
-    uint32_t window; /* tasks that are issued before the first of them has ended; 0: OX_RUN_AHEAD_TASKS. For tests */
+    OX_SWITCH_ROWS(OX_SWITCH_FIELD)
 };
 
 /* EVAL_AFTER_STEP: where steps overlap, the first evaluation after a step, whose forward carries that step's update;

@@ -27,9 +27,9 @@ struct ox_placement_request {
     bool device_first;     /* these are the first units instead */
     bool rough;            /* ends with the first climb, in a fraction of the time: for comparisons and advice */
     bool may_keep_three;   /* the store may have three generations, where that pays: choosing sets the budget's */
-    int32_t saves_replaced; /* 0 or 1; -1 = automatic. Without a store what a speculative update replaces can only be
-                               saved in memory, so 0 means no such updates then */
-    int32_t speculative_spread, weights_ahead, device_sums, grads_alternate; /* 0 or 1; -1 = automatic */
+    /* Without a store what a speculative update replaces can only be saved in memory, so that no `saves_replaced` means
+     * no such updates then. */
+    OX_SWITCH_ROWS(OX_SWITCH_REQUEST)
 };
 
 /* Chooses placement and homes, and writes them to input->placement and the table: among those that fit, the one whose

@@ -1,6 +1,6 @@
 /* What may be chosen: one function for each thing that a placement decides, which lists its other values. The search
- * changes one or two choices at a time and knows nothing else about them. A new choice is a field of the candidate, a
- * line of ox_candidate_same(), an entry of ox_candidate_hash() and a function in the table at the end. */
+ * changes one or two choices at a time and knows nothing else about them. A new choice of the placement is a row of
+ * offload/plan/choices.h, and a function of the table at the end. */
 #include "offload/search/placement_internal.h"
 
 #include "base/assert.h"
@@ -11,43 +11,34 @@
 
 bool ox_candidate_same(const struct ox_candidate *a, const struct ox_candidate *b) {
     const struct ox_placement *const x = &a->placement, *const y = &b->placement;
-    return x->tiles == y->tiles && x->prefetch_depth == y->prefetch_depth && x->act_tier == y->act_tier &&
-           x->stream_slots == y->stream_slots && x->overlap == y->overlap &&
-           x->speculative_units == y->speculative_units && x->speculative_spread == y->speculative_spread &&
-           x->saves_replaced == y->saves_replaced && x->weights_ahead == y->weights_ahead &&
-           x->device_sums == y->device_sums && x->grads_alternate == y->grads_alternate &&
-           x->kept_units == y->kept_units && a->order == b->order &&
-           a->ranking == b->ranking && a->device_weights == b->device_weights && a->credit == b->credit &&
-           a->device_units == b->device_units && a->device_first == b->device_first &&
-           a->generations == b->generations &&
-           memcmp(a->away, b->away, sizeof a->away) == 0;
+    bool same = x->act_tier == y->act_tier && x->overlap == y->overlap;
+    for (int i = 0; i < OX_CHOICE_ROW_COUNT && same; i++) {
+        same = ox_choice_value(x, &ox_choice_rows[i]) == ox_choice_value(y, &ox_choice_rows[i]);
+    }
+    return same && a->order == b->order && a->ranking == b->ranking && a->device_weights == b->device_weights &&
+           a->credit == b->credit && a->device_units == b->device_units && a->device_first == b->device_first &&
+           a->generations == b->generations && memcmp(a->away, b->away, sizeof a->away) == 0;
 }
 
 uint64_t ox_candidate_hash(const struct ox_candidate *candidate) {
     const struct ox_placement *const p = &candidate->placement;
-    const uint32_t all[] = {p->tiles,
-                            p->prefetch_depth,
-                            (uint32_t)p->act_tier,
-                            p->stream_slots,
-                            p->overlap,
-                            p->speculative_units,
-                            p->speculative_spread,
-                            p->saves_replaced,
-                            p->weights_ahead,
-                            p->device_sums,
-                            p->grads_alternate,
-                            p->kept_units,
-                            candidate->order,
-                            candidate->ranking,
-                            candidate->device_weights,
-                            candidate->credit,
-                            candidate->device_units,
-                            candidate->device_first,
-                            candidate->generations,
-                            candidate->away[OX_HOME_WEIGHTS],
-                            candidate->away[OX_HOME_GRAD],
-                            candidate->away[OX_HOME_STATE]};
-    return ox_hash64(all, sizeof all, 0);
+    const uint32_t others[] = {(uint32_t)p->act_tier,
+                               p->overlap,
+                               candidate->order,
+                               candidate->ranking,
+                               candidate->device_weights,
+                               candidate->credit,
+                               candidate->device_units,
+                               candidate->device_first,
+                               candidate->generations,
+                               candidate->away[OX_HOME_WEIGHTS],
+                               candidate->away[OX_HOME_GRAD],
+                               candidate->away[OX_HOME_STATE]};
+    uint32_t values[OX_CHOICE_ROW_COUNT];
+    for (int i = 0; i < OX_CHOICE_ROW_COUNT; i++) {
+        values[i] = ox_choice_value(p, &ox_choice_rows[i]);
+    }
+    return ox_hash64(values, sizeof values, ox_hash64(others, sizeof others, 0));
 }
 
 /* Whether a gradient leaves a device that has a memory of its own. */

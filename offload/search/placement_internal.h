@@ -39,7 +39,7 @@ extern const char *const ox_candidate_orders[OX_CANDIDATE_ORDERS];
 struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
-    bool heeds;     /* steps stay in memory if they could, or the user asked for it; ranks above speed */
+    bool honors;    /* steps stay in memory if they could, or the user asked for it; ranks above speed */
     bool simulated; /* else `seconds` is a lower bound of what was too long already */
     double seconds; /* of a step */
 };

@@ -39,13 +39,13 @@ static uint32_t tried_max(const struct ox_search *s) {
 /* ---- judging ------------------------------------------------------------------------------------ */
 
 static bool better(const struct ox_tried *a, const struct ox_tried *b) {
-    if (!a->fits || !b->fits || a->heeds != b->heeds) {
-        return a->fits && (!b->fits || a->heeds);
+    if (!a->fits || !b->fits || a->honors != b->honors) {
+        return a->fits && (!b->fits || a->honors);
     }
     return a->seconds < b->seconds * (1 - EQUAL);
 }
 
-static bool heeds(const struct ox_search *s) {
+static bool honors(const struct ox_search *s) {
     return s->setup.stays || (s->request->persist_steps <= 1 && !s->crowded);
 }
 
@@ -67,13 +67,13 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     if (!tried.fits) {
         return tried;
     }
-    tried.heeds = heeds(s);
+    tried.honors = honors(s);
     tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
     if (better(&tried, than)) {
         tried.simulated = true;
         tried.fits = ox_search_fit_eval(s, candidate);
-        tried.heeds = heeds(s);
+        tried.honors = honors(s);
         if (tried.fits) {
             simulate(s, &tried);
         }

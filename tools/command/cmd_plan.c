@@ -78,17 +78,19 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
     const int generations = store ? (int)ox_plan_generations(&plan->input.budget) : 0;
     const struct ox_unit_counts counts = ox_plan_count_units(plan->train);
     json_t *const more = json_pack(
-        "{s:i, s:i, s:s, s:i, s:i, s:b, s:i, s:b, s:i, s:i, s:b, s:b, s:i, s:b, s:i, s:i, s:o}", "tiles",
-        (int)placement->tiles, "prefetch_depth", (int)placement->prefetch_depth, "activation_tier",
-        ox_tier_name(placement->act_tier), "kept_blocks", (int)placement->kept_units, "stream_slots",
-        (int)placement->stream_slots, "overlap", placement->overlap, "speculative_units",
-        (int)placement->speculative_units, "speculative_spread", placement->speculative_spread, "saved_units",
-        (int)counts.saved, "ahead_units", (int)counts.ahead, "device_sums",
-        placement->device_sums, "grads_alternate", placement->grads_alternate, "device_units", (int)counts.on_device,
-        "device_first", counts.device_first, "units",
+        "{s:s, s:b, s:i, s:i, s:i, s:b, s:i, s:i, s:o}", "activation_tier", ox_tier_name(placement->act_tier),
+        "overlap", placement->overlap, "saved_units", (int)counts.saved, "ahead_units", (int)counts.ahead,
+        "device_units", (int)counts.on_device, "device_first", counts.device_first, "units",
         (int)plan->table.unit_count, "generations", generations, "homes", homes_json(&plan->table));
     json_object_update(json, more);
     json_decref(more);
+    for (int i = 0; i < OX_CHOICE_ROW_COUNT; i++) {
+        const struct ox_choice_row *const row = &ox_choice_rows[i];
+        const uint32_t value = ox_choice_value(placement, row);
+        if (row->key != NULL) {
+            json_object_set_new(json, row->key, row->is_switch ? json_boolean(value) : json_integer(value));
+        }
+    }
     const struct ox_plan_ranks *const ranks = &plan->input.ranks;
     if (ranks->count > 1) {
         uint64_t bytes[OX_TIER_COUNT];

@@ -4,8 +4,8 @@
 
 const struct ox_placement_request plan_choice_automatic = {
     .prefetch_depth = -1, .act_tier = OX_TIER_COUNT, .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT,
-    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .speculative_spread = -1,
-    .saves_replaced = -1, .weights_ahead = -1, .device_sums = -1, .grads_alternate = -1, .kept_units = -1};
+    .grad_tier = OX_TIER_COUNT, .overlap = -1, .speculative_units = -1, .kept_units = -1,
+    OX_SWITCH_ROWS(OX_SWITCH_AUTOMATIC)};
 
 double plan_choice_seconds(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
     struct ox_sim *sim = NULL;
