@@ -151,7 +151,7 @@ $(B)/tests/%: $(OBJ)/tests/%.o $(KIT_O) $(B)/liboffload.a
 	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(B)/liboffload.a $(LDLIBS)
 
 # The proof links without the builder: its own objects, base/, and the names that its messages use; not the library.
-PROOF_C := $(wildcard offload/proof/*.c base/*.c base/*/*.c) offload/plan/names.c offload/plan/model.c
+PROOF_C := $(wildcard offload/proof/*.c base/*.c base/*/*.c) offload/plan/names.c
 PROOF_O := $(PROOF_C:%.c=$(OBJ)/%.o)
 $(B)/tests/unit/offload/proof/test_proof_alone: $(OBJ)/tests/unit/offload/proof/test_proof_alone.o \
     $(OBJ)/tests/kit/plan/plan_model.o $(OBJ)/tests/kit/test.o $(PROOF_O)
