@@ -27,6 +27,8 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
         free((*adapter)->a);
         free((*adapter)->b);
         free((*adapter)->lengths);
+        free((*adapter)->parts);
+        free((*adapter)->joined);
         free(*adapter);
         *adapter = NULL;
     }
@@ -36,8 +38,13 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
 
 enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
                                   uint32_t tensor_idx, uint64_t first, uint64_t count, float *out) {
+    const struct ox_st_entry *const entry =
+        adapter->file != NULL ? adapter->entries[model->tensors[tensor_idx].saved_idx] : NULL;
+    if (entry != NULL) {
+        return ox_st_read_f32(adapter->file, entry, first, count, out);
+    }
     if (adapter->file != NULL) {
-        return ox_st_read_f32(adapter->file, adapter->entries[model->tensors[tensor_idx].saved_idx], first, count, out);
+        return ox_hf_read_experts((struct ox_hf_adapter *)adapter, model, tensor_idx, first, count, out);
     }
     ox_model_init_values(model, &model->tensors[tensor_idx], adapter->seed, first, count, out);
     return OX_OK;
@@ -151,7 +158,9 @@ static void collect_targets(const struct ox_st_file *file, struct ox_lora *lora)
             continue;
         }
         name[length - tail] = '\0';
-        const char *const part = ox_hf_last_parts(name);
+        const char *part = ox_hf_last_parts(name);
+        const size_t digits = strspn(part, "0123456789");
+        part += digits > 0 && part[digits] == '.' ? digits + 1 : 0; /* a module of one expert: all have it */
         if (!is_of_parameter(lora, name) && !ox_hf_lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
             used += (size_t)snprintf(targets + used, OX_LORA_TARGETS_BYTES - used, "%s%s", used == 0 ? "" : ",", part);
         }
@@ -432,7 +441,17 @@ static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct o
     adapter->file = file;
     for (uint32_t i = 0; i < ox_st_count(file); i++) {
         const struct ox_hf_place place = {file, ox_st_entry(file, i)};
-        const int64_t idx = ox_hf_find_saved(model, place.entry->name);
+        char renamed[2 * OX_HF_NAME_BYTES];
+        bool taken = false;
+        OX_TRY(ox_hf_take_expert(folder, place.entry, &taken));
+        if (taken) {
+            continue;
+        }
+        const bool fits = strlen(place.entry->name) < OX_HF_NAME_BYTES;
+        if (fits) { /* a router's, of transformers 4 */
+            ox_lora_name(&model->config, place.entry->name, renamed, sizeof renamed);
+        }
+        const int64_t idx = fits ? ox_hf_find_saved(model, renamed) : -1;
         if (idx < 0) {
             return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is of no module of the model %s that can have an adapter, "
                            "nor of \"modules_to_save\" or \"bias\"", ox_st_path(file), place.entry->name, folder->path);
@@ -441,7 +460,7 @@ static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct o
         OX_TRY(check_shape(folder, &place, &model->tensors[idx]));
     }
     for (uint32_t i = 0; i < count; i++) {
-        if (adapter->entries[i] == NULL) {
+        if (adapter->entries[i] == NULL && !ox_hf_has_experts(adapter, model, model->saved[i])) {
             char name[OX_HF_NAME_BYTES];
             ox_hf_file_name(model, &model->tensors[model->saved[i]], name);
             return ox_fail(OX_E_CONFIG, "%s: lacks \"%s\"; adapters of some layers alone are not supported",

@@ -17,6 +17,9 @@ OX_MUST enum ox_status ox_hf_choose_layout(const char *path, struct ox_st_file *
 struct ox_hf_adapter {
     const struct ox_st_file *file;     /* its folder closes it; NULL: fresh */
     const struct ox_st_entry **entries; /* by the number of a saved tensor (ox_tensor.saved_idx) */
+    const struct ox_st_entry **parts; /* of each expert, where the file has these; NULL: of all (hf_experts.c) */
+    float *joined;                    /* a tensor of all that was put together last */
+    uint32_t joined_idx;
     char *path;                        /* of the adapter's folder */
     uint64_t seed;
     struct ox_model *merged;  /* the adapted model, where the folder's is that of the base alone, with all added */
@@ -82,6 +85,12 @@ void ox_hf_say_uncovered(const struct ox_model *model);
 
 /* Reads values of an adapter's tensor of `model`, as ox_hf_read does. */
 OX_MUST enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
+                                          uint32_t tensor_idx, uint64_t first, uint64_t count, float *out);
+/* Takes an entry of an adapter's file that is of one expert's module; whether a tensor has all of its own; and values
+ * of such a tensor. */
+OX_MUST enum ox_status ox_hf_take_expert(struct ox_hf_folder *folder, const struct ox_st_entry *entry, bool *taken);
+bool ox_hf_has_experts(const struct ox_hf_adapter *adapter, const struct ox_model *model, uint32_t tensor_idx);
+OX_MUST enum ox_status ox_hf_read_experts(struct ox_hf_adapter *adapter, const struct ox_model *model,
                                           uint32_t tensor_idx, uint64_t first, uint64_t count, float *out);
 /* Adds scale * B A to values of a matrix of the base, where it has an adapter. `stored`: what files have the base in,
  * to which PEFT rounds what it adds to a parameter. */

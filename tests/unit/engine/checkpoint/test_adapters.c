@@ -175,6 +175,28 @@ static void check_saved(const struct golden *golden, int idx) {
     CHECK(strstr(ox_error_text(), "beside other weights") != NULL);
 }
 
+/* An adapter with A and B of each expert is what PEFT makes of it. */
+static void test_each_expert(void) {
+    struct ox_hf_folder *each = NULL, *joined = NULL;
+    REQUIRE_OK(ox_hf_open_adapter("tests/golden/lora_mixtral", "tests/golden/lora_mixtral/each", true, &each));
+    REQUIRE_OK(ox_hf_open_adapter("tests/golden/lora_mixtral", "tests/golden/lora_mixtral/joined", true, &joined));
+    const struct ox_model *const model = ox_hf_model(each), *const other = ox_hf_model(joined);
+    CHECK(model->tensor_count == other->tensor_count && model->saved_count == 2 * 8);
+    for (uint32_t i = model->adapter_first; i < model->tensor_count; i++) {
+        const uint64_t count = model->tensors[i].count;
+        float *const a = malloc(count * sizeof *a), *const b = malloc(count * sizeof *b);
+        CHECK(strcmp(model->tensors[i].name, other->tensors[i].name) == 0 && count == other->tensors[i].count);
+        REQUIRE_OK(ox_hf_read(each, i, 1, count - 1, a + 1));
+        REQUIRE_OK(ox_hf_read(each, i, 0, 1, a));
+        REQUIRE_OK(ox_hf_read(joined, i, 0, count, b));
+        CHECK(memcmp(a, b, count * sizeof *a) == 0);
+        free(a);
+        free(b);
+    }
+    ox_hf_close(&each);
+    ox_hf_close(&joined);
+}
+
 /* ---- what is refused ---- */
 
 static void refuse(const char *targets, const char *text) {
@@ -251,6 +273,7 @@ int main(void) {
         check_saved(&golden, i);
         golden_close(&golden);
     }
+    test_each_expert();
     test_refused();
     return test_end();
 }
