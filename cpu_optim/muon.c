@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define OX_MUON_TILE 16
+#define OX_MUON_ROWS 4
 #define OX_MUON_PRODUCT ox_muon_product_scalar
 #include "cpu_optim/muon_body.inc"
 

@@ -539,8 +539,8 @@ static double unit_planes(const struct pricing *p) {
 }
 
 /* Share of the rate of a library's GEMMs that the products of an update reach, whose sums have one order
- * (cpu_optim/muon_product.h): 0.33 to 0.36 for matrices of a thousand rows and more, on Zen 5 with AVX-512. */
-static const double OWN_PRODUCTS = 0.35;
+ * (cpu_optim/muon_product.h): 0.45 to 0.58 for matrices of a thousand rows and more, on Zen 5 with AVX-512. */
+static const double OWN_PRODUCTS = 0.5;
 
 double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads) {
     return flops / (OWN_PRODUCTS * machine->host.core_flops * threads);
