@@ -40,10 +40,30 @@ static void check_attention_cached(const void *args) {
     OX_ASSERT(op->kv_heads > 0 && op->heads % op->kv_heads == 0 && op->scale > 0.0f && op->rows > 0);
 }
 
+static void check_linear_forward(const void *args) {
+    const struct ox_op_linear_forward *const op = args;
+    OX_ASSERT(!op->wide || (op->bias == NULL && op->residual == NULL));
+}
+
+static void check_linear_backward(const void *args) {
+    const struct ox_op_linear_backward *const op = args;
+    OX_ASSERT(!op->wide || op->residual == NULL);
+}
+
 static void check_head(const void *args) {
     const struct ox_op_head *const op = args;
+    const bool whole = op->part == OX_HEAD_WHOLE;
     OX_ASSERT(op->real != OX_REAL_BF16 || op->weight_lo == NULL);
-    OX_ASSERT((op->smoothing == 0.0f && op->parts == NULL) || op->row_parts != NULL);
+    OX_ASSERT(!whole || (op->smoothing == 0.0f && op->parts == NULL) || op->row_parts != NULL);
+    OX_ASSERT(whole || (op->rows_of.sum != NULL && op->first + op->vocab <= op->vocab_whole));
+    OX_ASSERT(op->part != OX_HEAD_STATISTICS || (op->din == NULL && op->dweight == NULL &&
+                                                 (op->smoothing == 0.0f || op->rows_of.total != NULL)));
+}
+
+static void check_head_merge(const void *args) {
+    const struct ox_op_head_merge *const op = args;
+    OX_ASSERT(op->part_count > 0 && op->part_count <= OX_HEAD_PARTS_MAX && op->row_losses != NULL);
+    OX_ASSERT(op->smoothing == 0.0f || (op->part.total != NULL && op->all.total != NULL));
 }
 
 static void check_pairs(const void *args) {

@@ -88,6 +88,16 @@ struct ox_op_dora_backward {
     bool begins; /* dmagnitude is set */
 };
 
+/* out = [residual +] (in [+ bias]), summed in float32 and rounded to `real`: ends a sum over groups of features. */
+struct ox_op_settle {
+    void *out;            /* (rows, cols); may be residual */
+    const float *in;      /* (rows, cols) */
+    const void *bias;     /* (cols) or NULL */
+    const void *residual; /* (rows, cols) or NULL */
+    uint32_t rows, cols;
+    enum ox_real real;
+};
+
 /* Rounds float32 to bfloat16, ties to even, for gradients that leave in 16 bits. Must not alias. */
 struct ox_op_bf16_pack {
     uint16_t *out;
@@ -108,13 +118,23 @@ struct ox_op_block8_unpack {
     uint64_t count;
 };
 
-/* out[r] = table[ids[r]] + (positions table)[positions[r]]. The tables are planes; lo may be NULL. */
+/* Tokens of a table that has a part of the vocabulary: `count` of them from `first` on; count 0: it has all. */
+struct ox_token_range {
+    uint32_t first, count;
+};
+OX_ON_DEVICE_TOO static inline bool ox_token_range_has(struct ox_token_range range, int32_t id) {
+    return range.count == 0 || (uint32_t)id - range.first < range.count;
+}
+
+/* out[r] = table[ids[r]] + (positions table)[positions[r]]. The tables are planes; lo may be NULL. Rows of other tokens
+ * than those of `tokens` stay as they are. */
 struct ox_op_embed_forward {
     void *out;                        /* (rows, hidden) */
-    const uint16_t *table_hi, *table_lo; /* (vocab, hidden) */
+    const uint16_t *table_hi, *table_lo; /* (vocab, hidden), or those of `tokens` */
     const uint16_t *pos_hi, *pos_lo;  /* (contexts, hidden), or NULL: no learned positions */
     const int32_t *ids;               /* (rows), each in [0, vocab) */
     const int32_t *positions;         /* (rows) */
+    struct ox_token_range tokens;
     uint32_t rows, hidden;
     enum ox_real real;
 };
@@ -122,10 +142,11 @@ struct ox_op_embed_forward {
 /* Gradients of weights may be NULL, here and in the operations below, where the weights are not trained.
  * dtable[ids[r]] += dout[r] and dpos[positions[r]] += dout[r]; each element adds its rows in ascending order. */
 struct ox_op_embed_backward {
-    float *dtable; /* (vocab, hidden) or NULL */
-    float *dpos;   /* (contexts, hidden) or NULL */
+    float *dtable; /* (vocab, hidden), or those of `tokens`; or NULL */
+    float *dpos;   /* (contexts, hidden) or NULL: of all rows */
     const void *dout;
     const int32_t *ids, *positions;
+    struct ox_token_range tokens;
     uint32_t rows, hidden;
     enum ox_real real;
 };
@@ -204,6 +225,7 @@ struct ox_op_linear_forward {
     float scale; /* 0: none */
     enum ox_weight_layout layout;
     enum ox_real real;
+    bool wide; /* out is float32, whatever `real` is; then there is no bias and no residual */
 };
 
 /* din = scale * dout * W (din == NULL: not wanted); dweight += scale * dout^T * in; dbias += column sums of dout, which
@@ -220,6 +242,7 @@ struct ox_op_linear_backward {
     enum ox_weight_layout layout;
     enum ox_real real;
     bool begins; /* dweight and dbias are set */
+    bool wide;   /* din is float32, whatever `real` is; then there is no residual */
 };
 
 /* Rotary embedding in place on `heads` consecutive heads of every row: the pair (i, i + d/2), or (2i, 2i + 1) where
@@ -314,7 +337,18 @@ struct ox_op_attention_cached {
  *
  * With smoothing e and z-loss z a counted row's loss is, by its logits x and their log-sum-exp,
  *   (1 - e) (lse - x[target]) + e (lse - mean(x)) + z lse^2
- * (Szegedy et al., arXiv 1512.00567; Chowdhery et al., arXiv 2204.02311). */
+ * (Szegedy et al., arXiv 1512.00567; Chowdhery et al., arXiv 2204.02311).
+ *
+ * A table that has a part of the vocabulary, `tokens`, does this in three operations. STATISTICS leaves those of its
+ * logits; struct ox_op_head_merge makes of those of all parts the statistics of whole rows, and the losses; GRADIENTS
+ * finds these and makes the gradients of its part, din in float32. */
+enum ox_head_part { OX_HEAD_WHOLE, OX_HEAD_STATISTICS, OX_HEAD_GRADIENTS };
+/* Of each row: the largest logit, the sum of exponentials relative to it, the target's logit, 0 where another part has
+ * it, and with smoothing the sum of the logits. */
+struct ox_head_rows {
+    double *sum, *total; /* (rows); total: or NULL */
+    float *max, *target; /* (rows) */
+};
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
     float *row_nll;   /* (rows) or NULL: each row's loss, 0 for rows that are not counted */
@@ -334,6 +368,26 @@ struct ox_op_head {
     float smoothing, z_loss;
     enum ox_real real;
     bool begins; /* dweight is set */
+    /* A part: then `vocab` is how many tokens the table has of `vocab_whole`, from token `first` on; logits keep the
+     * rows of the whole. Losses are those of the merge. */
+    enum ox_head_part part;
+    uint32_t first, vocab_whole;
+    struct ox_head_rows rows_of; /* STATISTICS: out; GRADIENTS: of whole rows */
+};
+
+/* Makes the statistics of whole rows of those of parts of the vocabulary, in their order, and the losses of the rows
+ * (struct ox_op_head). */
+enum { OX_HEAD_PARTS_MAX = 8 };
+struct ox_op_head_merge {
+    double *loss_sum; /* as there, and the four below */
+    float *row_nll;
+    double *parts;
+    double *row_losses; /* (3, rows): room */
+    const int32_t *targets;
+    struct ox_head_rows all;  /* out; may be that of the first part */
+    struct ox_head_rows part; /* (part_count, rows) */
+    uint32_t part_count, rows, vocab_whole;
+    float smoothing, z_loss;
 };
 
 /* Losses of pairs of sequences: sequence 2 k of a micro-batch is the chosen one, 2 k + 1 the rejected one. With lp the
@@ -466,6 +520,7 @@ enum ox_op_group {
     OP(device, zero, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                                \
     OP(device, planes_join, OX_OPS_OTHER, OX_OP_REAL(planes_join), NULL)                               \
     OP(device, add, OX_OPS_OTHER, OX_OP_REAL(add), check_add)                                          \
+    OP(device, settle, OX_OPS_OTHER, OX_OP_REAL(settle), NULL)                                         \
     OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
     OP(device, block8_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                             \
     OP(device, block8_unpack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
@@ -476,8 +531,8 @@ enum ox_op_group {
     OP(device, head_norm_forward, OX_OPS_NORM, OX_OP_REAL(head_norm_forward), check_head_norm_forward) \
     OP(device, head_norm_backward, OX_OPS_NORM, OX_OP_REAL(head_norm_backward),                        \
        check_head_norm_backward)                                                                       \
-    OP(device, linear_forward, OX_OPS_MATMUL, OX_OP_REAL(linear_forward), NULL)                        \
-    OP(device, linear_backward, OX_OPS_MATMUL, OX_OP_REAL(linear_backward), NULL)                      \
+    OP(device, linear_forward, OX_OPS_MATMUL, OX_OP_REAL(linear_forward), check_linear_forward)        \
+    OP(device, linear_backward, OX_OPS_MATMUL, OX_OP_REAL(linear_backward), check_linear_backward)     \
     OP(device, rope, OX_OPS_OTHER, OX_OP_REAL(rope), check_rope)                                       \
     OP(device, rope_table, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                          \
     OP(device, act_forward, OX_OPS_ACT, OX_OP_REAL(act_forward), NULL)                                 \
@@ -489,6 +544,7 @@ enum ox_op_group {
     OP(device, attention_cached, OX_OPS_ATTENTION, OX_OP_REAL(attention_cached),                       \
        check_attention_cached)                                                                         \
     OP(device, head, OX_OPS_HEAD, OX_OP_REAL(head), check_head)                                        \
+    OP(device, head_merge, OX_OPS_HEAD, OX_OP_NO_REAL, check_head_merge)                               \
     OP(device, logits, OX_OPS_HEAD, OX_OP_NO_REAL, NULL)                                               \
     OP(device, pairs, OX_OPS_HEAD, OX_OP_NO_REAL, check_pairs)                                         \
     OP(device, noise, OX_OPS_OTHER, OX_OP_REAL(noise), NULL)                                           \

@@ -22,7 +22,10 @@ static void forward_rows(const struct ox_vector *vector, const void *args, struc
     float buffer[BUFFER];
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         float *const out = ox_cpu_at(op->out, row * op->hidden);
-        const uint64_t word = (uint64_t)op->ids[row] * op->hidden;
+        if (!ox_token_range_has(op->tokens, op->ids[row])) {
+            continue;
+        }
+        const uint64_t word = ((uint64_t)op->ids[row] - op->tokens.first) * op->hidden;
         join_row(vector, out, op->table_hi, op->table_lo,
                  (struct ox_range){.begin = word, .end = word + op->hidden});
         if (op->pos_hi == NULL) {
@@ -55,8 +58,9 @@ static void backward_part(void *context, uint32_t part, uint32_t thread) {
     }
     for (uint32_t row = 0; row < op->rows; row++) {
         const float *const dout = ox_cpu_from(op->dout, (size_t)row * op->hidden + cols.begin);
-        if (op->dtable != NULL) {
-            float *const word = op->dtable + (size_t)op->ids[row] * op->hidden + cols.begin;
+        if (op->dtable != NULL && ox_token_range_has(op->tokens, op->ids[row])) {
+            float *const word =
+                op->dtable + ((size_t)op->ids[row] - op->tokens.first) * op->hidden + cols.begin;
             job->vector->add(word, word, dout, width);
         }
         if (op->dpos != NULL) {

@@ -1,6 +1,7 @@
 /* Linear layer and cross-entropy, fused; kernels/head_walk.h says how rows and vocabulary are walked. */
 #include "base/assert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/head_rows.h"
 #include "kernels/head_walk.h"
 
 #include <math.h>
@@ -16,7 +17,9 @@ struct job {
     const struct ox_op_head *op;
     const struct ox_cpu *cpu;
     struct ox_head_walk walk;
-    struct ox_head_scratch scratch;
+    struct ox_head_scratch scratch; /* of a part its sums are the operation's */
+    double *total;               /* (rows): sums of logits, with smoothing */
+    uint32_t vocab_whole;        /* of which the operation may have a part */
     uint32_t row, row_count;     /* rows of the current tile */
     uint32_t vocab, vocab_count; /* its tokens          */
     float *tile;                 /* its logits          */
@@ -52,9 +55,10 @@ static void compute_logits(struct job *job) {
                           });
 }
 
-static bool in_tile(const struct job *job, int32_t target) {
-    return target >= 0 && (uint32_t)target >= job->vocab &&
-           (uint32_t)target - job->vocab < job->vocab_count;
+/* The column of the tile that is the target's; from vocab_count on it is in another one. */
+static uint32_t column_of(const struct job *job, int32_t target) {
+    const uint32_t first = job->op->first + job->vocab;
+    return target >= 0 && (uint32_t)target >= first ? (uint32_t)target - first : UINT32_MAX;
 }
 
 /* Scales and caps the tile's logits, where they have just been computed. */
@@ -77,7 +81,7 @@ static void statistics_rows(const struct ox_vector *vector, const void *args, st
             job->scratch.max[row] = top;
             job->scratch.sum[row] = 0.0;
             if (op->smoothing != 0.0f) {
-                op->row_parts[row] = 0.0;
+                job->total[row] = 0.0;
             }
         } else if (top > job->scratch.max[row]) {
             job->scratch.sum[row] *= exp((double)job->scratch.max[row] - (double)top);
@@ -85,13 +89,13 @@ static void statistics_rows(const struct ox_vector *vector, const void *args, st
         }
         job->scratch.sum[row] += vector->exp_sum(logits, job->scratch.max[row], job->vocab_count);
         for (uint32_t k = 0; op->smoothing != 0.0f && k < job->vocab_count; k++) {
-            op->row_parts[row] += (double)logits[k];
+            job->total[row] += (double)logits[k];
         }
-        if (in_tile(job, op->targets[row])) {
-            job->scratch.target_logit[row] = logits[(uint32_t)op->targets[row] - job->vocab];
+        if (column_of(job, op->targets[row]) < job->vocab_count) {
+            job->scratch.target_logit[row] = logits[column_of(job, op->targets[row])];
         }
         if (op->logits != NULL) {
-            memcpy(op->logits + (size_t)row * op->vocab + job->vocab, logits,
+            memcpy(op->logits + (size_t)row * job->vocab_whole + op->first + job->vocab, logits,
                    job->vocab_count * sizeof(float));
         }
     }
@@ -114,7 +118,7 @@ static struct slopes slopes_of(const struct job *job, uint32_t row) {
     const double of_sum = z == 0.0 ? (double)weight : (double)weight * (1.0 + 2.0 * z * log_sum(job, row));
     return (struct slopes){.factor = (float)(of_sum / job->scratch.sum[row]),
                            .hit = op->smoothing == 0.0f ? weight : (float)((double)weight * (1.0 - e)),
-                           .uniform = (float)((double)weight * e / op->vocab)};
+                           .uniform = (float)((double)weight * e / job->vocab_whole)};
 }
 
 /* Subtracts the same from all. */
@@ -130,17 +134,17 @@ enum { ASIDE = 512 };
 
 static void gradient_row(const struct ox_vector *vector, const struct job *job, float *logits, uint32_t row) {
     const struct ox_op_head *const op = job->op;
-    const int32_t target = op->targets[row];
+    const uint32_t column = column_of(job, op->targets[row]);
     const struct slopes slopes = slopes_of(job, row);
     float aside[ASIDE];
     for (uint32_t begin = 0; begin < job->vocab_count; begin += ASIDE) {
-        const uint32_t count = min_u32(ASIDE, job->vocab_count - begin), first = job->vocab + begin;
+        const uint32_t count = min_u32(ASIDE, job->vocab_count - begin);
         float *const part = logits + begin;
         memcpy(aside, part, count * sizeof *part);
         vector->exp_scaled(part, job->scratch.max[row], slopes.factor, count);
         shift(part, slopes.uniform, count);
-        if ((uint32_t)target >= first && (uint32_t)target - first < count) {
-            part[(uint32_t)target - first] -= slopes.hit;
+        if (column >= begin && column - begin < count) {
+            part[column - begin] -= slopes.hit;
         }
         if (op->logit_cap != 0.0f) {
             vector->cap_back(part, aside, op->logit_cap, count);
@@ -170,8 +174,8 @@ static void gradient_rows(const struct ox_vector *vector, const void *args, stru
         const struct slopes slopes = slopes_of(job, row);
         vector->exp_scaled(logits, job->scratch.max[row], slopes.factor, job->vocab_count);
         shift(logits, slopes.uniform, job->vocab_count);
-        if (in_tile(job, target)) {
-            logits[(uint32_t)target - job->vocab] -= slopes.hit;
+        if (column_of(job, target) < job->vocab_count) {
+            logits[column_of(job, target)] -= slopes.hit;
         }
     }
 }
@@ -219,7 +223,7 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
         for (job->row = first; job->row < end; job->row += walk->tile_rows) {
             job->row_count = min_u32(walk->tile_rows, end - job->row);
             job->tile = walk->held ? job->scratch.logits + job->vocab : job->scratch.logits;
-            if (!backward || !walk->held) {
+            if (!backward || !walk->held || job->op->part == OX_HEAD_GRADIENTS) {
                 compute_logits(job);
                 if (job->after.scale != 0.0f || job->after.cap != 0.0f) {
                     ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, after_rows, job);
@@ -268,18 +272,56 @@ static void add_losses(const struct job *job) {
     }
 }
 
+/* Statistics of a part are those that the operation is given. */
+static void take_rows(struct job *job, const struct ox_head_rows *rows) {
+    job->scratch.sum = rows->sum;
+    job->scratch.max = rows->max;
+    job->scratch.target_logit = rows->target;
+    job->total = rows->total;
+    if (job->op->part == OX_HEAD_STATISTICS) {
+        memset(rows->target, 0, job->op->rows * sizeof *rows->target);
+    }
+}
+
 void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_head *const op = args;
     const struct ox_compute compute = {.device = OX_DEVICE_CPU, .real = op->real};
     struct job job = {.op = op, .cpu = cpu, .walk = ox_head_walk_of(&compute, op->rows, op->vocab),
-                      .after = {.scale = op->logit_scale, .cap = op->logit_cap}, .joined = UINT32_MAX};
+                      .after = {.scale = op->logit_scale, .cap = op->logit_cap}, .joined = UINT32_MAX,
+                      .total = op->row_parts,
+                      .vocab_whole = op->part == OX_HEAD_WHOLE ? op->vocab : op->vocab_whole};
     job.scratch = ox_head_scratch_at(&compute, op->scratch, op->rows, op->hidden, op->vocab);
+    if (op->part != OX_HEAD_WHOLE) {
+        take_rows(&job, &op->rows_of);
+    }
     for (uint32_t first = 0; first < op->rows; first += job.walk.group_rows) {
         const uint32_t end = min_u32(op->rows, first + job.walk.group_rows);
-        walk_group(&job, first, end, false);
+        if (op->part != OX_HEAD_GRADIENTS) {
+            walk_group(&job, first, end, false);
+        }
         if (op->din != NULL || op->dweight != NULL) {
             walk_group(&job, first, end, true);
         }
     }
-    add_losses(&job);
+    if (op->part == OX_HEAD_WHOLE) {
+        add_losses(&job);
+    }
+}
+
+void ox_cpu_head_merge(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_head_merge *const op = args;
+    double totals[3] = {0.0};
+    (void)cpu;
+    for (uint32_t row = 0; row < op->rows; row++) {
+        ox_head_merge_row(op, row);
+        ox_head_row_losses(op, row, op->row_losses);
+        for (int k = 0; k < 3; k++) {
+            totals[k] += op->row_losses[(uint64_t)k * op->rows + row];
+        }
+    }
+    op->loss_sum[0] += totals[0];
+    if (op->parts != NULL) {
+        op->parts[0] += totals[1];
+        op->parts[1] += totals[2];
+    }
 }

@@ -26,7 +26,7 @@ void ox_cpu_pieces(const struct ox_cpu *cpu, uint64_t total, uint64_t piece, ox_
 }
 
 /* Flat vectors are walked in pieces that fit in the second-level cache. */
-enum { PIECE = 65536 };
+enum { PIECE = 65536, SUM_PART = 256 };
 
 static void zero_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     (void)vector;
@@ -79,6 +79,36 @@ static void add_piece(const struct ox_vector *vector, const void *args, struct o
 void ox_cpu_add(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_add *const op = args;
     ox_cpu_pieces(cpu, op->count, PIECE, add_piece, op);
+}
+
+enum { SETTLE_ROWS = 16 };
+
+static void settle_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
+    const struct ox_op_settle *const op = args;
+    for (uint64_t row = rows.begin; row < rows.end; row++) {
+        const uint64_t at = row * op->cols;
+        float *const out = ox_cpu_at(op->out, at);
+        const float *const sum = op->in + at;
+        float near[SUM_PART];
+        for (uint32_t i = 0; i < op->cols; i += SUM_PART) {
+            const size_t width = ox_min_u64(SUM_PART, op->cols - i);
+            const float *from = sum + i;
+            if (op->bias != NULL) { /* out may be the residual, which is still to be read */
+                vector->add(near, from, ox_cpu_from(op->bias, i), width);
+                from = near;
+            }
+            if (op->residual != NULL) {
+                vector->add(out + i, ox_cpu_from(op->residual, at + i), from, width);
+            } else {
+                memcpy(out + i, from, width * sizeof *out);
+            }
+        }
+    }
+}
+
+void ox_cpu_settle(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_settle *const op = args;
+    ox_cpu_pieces(cpu, op->rows, SETTLE_ROWS, settle_rows, op);
 }
 
 static void logits_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {

@@ -21,8 +21,11 @@ static __device__ __forceinline__ void load_planes(float out[N], const uint16_t 
 }
 
 template <typename T, int N> static __global__ void embed_kernel(ox_op_embed_forward op) {
-    const uint64_t row = blockIdx.x, from = (uint64_t)op.ids[row] * op.hidden;
+    const uint64_t row = blockIdx.x, from = ((uint64_t)op.ids[row] - op.tokens.first) * op.hidden;
     T *const out = (T *)op.out + row * op.hidden;
+    if (!ox_token_range_has(op.tokens, op.ids[row])) {
+        return;
+    }
     for (uint32_t i = threadIdx.x * N; i < op.hidden; i += blockDim.x * N) {
         float value[N], place[N];
         load_planes<N>(value, op.table_hi, op.table_lo, from + i);
@@ -121,6 +124,7 @@ template <typename T> struct add_args {
     const T *dout;
     order rows;
     uint32_t hidden;
+    ox_token_range tokens;
 };
 
 /* Adds the next COUNT rows, all of them read before the first is added. */
@@ -145,10 +149,10 @@ template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> 
     const uint32_t col = (blockIdx.y * ADD_THREADS + threadIdx.x) * N, count = args.rows.count;
     const int32_t *const keys = args.rows.keys, key = keys[blockIdx.x];
     uint32_t at = blockIdx.x;
-    if (col >= args.hidden || (at > 0 && keys[at - 1] == key)) {
+    if (col >= args.hidden || (at > 0 && keys[at - 1] == key) || !ox_token_range_has(args.tokens, key)) {
         return;
     }
-    float *const target = args.table + (uint64_t)key * args.hidden + col;
+    float *const target = args.table + ((uint64_t)key - args.tokens.first) * args.hidden + col;
     float sum[N];
     ox_load<float, N>(sum, target);
     while (at < count && keys[at] == key) {
@@ -167,14 +171,16 @@ template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> 
 /* The order is in the workspace of the GEMMs, which only this lane uses, one operation after another. Rows that do not
  * fit there follow in the next turn, so they are added later. */
 template <typename T>
-static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op, float *table, const int32_t *keys) {
+static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op, float *table, const int32_t *keys,
+                     ox_token_range tokens) {
     enum { WIDE = ox_wide<T>::COUNT };
     const uint32_t most = OX_CUDA_WORKSPACE_BYTES / (4 * sizeof(uint32_t));
     int32_t *const room = (int32_t *)queue->device->workspace;
     for (uint32_t begin = 0; begin < op->rows; begin += most) {
         const uint32_t count = op->rows - begin < most ? op->rows - begin : most;
         const order rows = {room, room + most, (uint32_t *)room + 2 * most, (uint32_t *)room + 3 * most, count};
-        const add_args<T> args = {table, (const T *)op->dout + (uint64_t)begin * op->hidden, rows, op->hidden};
+        const add_args<T> args = {table, (const T *)op->dout + (uint64_t)begin * op->hidden, rows, op->hidden,
+                                  tokens};
         const unsigned chunks = (count + CHUNK - 1) / CHUNK;
         ox_launch(sort_chunk_kernel, queue, ox_launch_shape{chunks, CHUNK, 0}, rows, keys + begin);
         ox_launch(merge_chunks_kernel, queue, ox_launch_shape{chunks * (CHUNK / 128), 128, 0}, rows);
@@ -188,10 +194,10 @@ static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op,
 
 template <typename T> static ox_status embed_backward(const ox_cuda_queue *queue, const ox_op_embed_backward *op) {
     if (op->dtable != nullptr) {
-        add_rows<T>(queue, op, op->dtable, op->ids);
+        add_rows<T>(queue, op, op->dtable, op->ids, op->tokens);
     }
     if (op->dpos != nullptr) {
-        add_rows<T>(queue, op, op->dpos, op->positions);
+        add_rows<T>(queue, op, op->dpos, op->positions, ox_token_range{});
     }
     return OX_OK;
 }

@@ -5,6 +5,7 @@
  * 14 in float32, and 8 vocab hidden bytes of sums per group of rows. */
 #include "kernels/cuda/kernel.cuh"
 
+#include "kernels/head_rows.h"
 #include "kernels/head_walk.h"
 
 enum { STEP = 4, ROW_THREADS_MAX = 512 };
@@ -23,6 +24,9 @@ struct row_args {
     float smoothing, z_loss;
     const float *row_weights; /* (rows) or NULL */
     double *nll, *z;          /* (rows) or NULL: parts of the loss */
+    ox_head_part part;
+    uint32_t first, vocab_whole; /* of which the table may have a part, from token `first` on */
+    ox_head_rows of;             /* of a part */
 };
 
 /* The largest logit so far, and the sum of exponentials relative to it. A NaN makes the sum NaN. And the sum of the
@@ -104,11 +108,13 @@ static __device__ softmax merge(softmax mine) {
 template <typename T>
 static __device__ void differentiate(const row_args &args, float *logits, const softmax &all, int32_t target,
                                      uint32_t row) {
+    const bool counted = target >= 0;
+    const uint32_t hit_at = counted ? (uint32_t)target - args.first : 0;
     const float weight = args.row_weights != nullptr ? args.loss_scale * args.row_weights[row] : args.loss_scale;
     const double e = (double)args.smoothing, lse = (double)all.max + log(all.sum);
     const double of_sum =
         args.z_loss == 0.0f ? (double)weight : (double)weight * (1.0 + 2.0 * (double)args.z_loss * lse);
-    const float factor = (float)(of_sum / all.sum), uniform = (float)((double)weight * e / args.vocab);
+    const float factor = (float)(of_sum / all.sum), uniform = (float)((double)weight * e / args.vocab_whole);
     const float hit = args.smoothing == 0.0f ? weight : (float)((double)weight * (1.0 - e));
     for (uint32_t begin = 0; begin < args.vocab; begin += blockDim.x * STEP) {
         const uint32_t at = begin + threadIdx.x * STEP;
@@ -120,8 +126,8 @@ static __device__ void differentiate(const row_args &args, float *logits, const 
         for (int k = 0; k < STEP; k++) {
             const float logit = at + k < args.vocab ? logit_of(args, x[k]) : -INFINITY;
             const float slope = at + k < args.vocab ? slope_at(args, logit) : 0.0f;
-            x[k] = target < 0 ? 0.0f : factor * expf(logit - all.max) - uniform;
-            x[k] -= target >= 0 && at + k == (uint32_t)target ? hit : 0.0f;
+            x[k] = !counted ? 0.0f : factor * expf(logit - all.max) - uniform;
+            x[k] -= counted && at + k == hit_at ? hit : 0.0f;
             x[k] *= slope;
         }
         if (sizeof(T) < sizeof(float)) {
@@ -133,11 +139,8 @@ static __device__ void differentiate(const row_args &args, float *logits, const 
     }
 }
 
-template <typename T> static __global__ void row_kernel(row_args args) {
-    const uint32_t row = args.row + blockIdx.x;
-    const int32_t target = args.targets[row];
-    float *const logits = args.logits + blockIdx.x * args.stride;
-    const float at_target = target < 0 ? 0.0f : logit_of(args, logits[target]);
+/* The statistics of a row, the same in every thread. */
+static __device__ softmax softmax_of(const row_args &args, const float *logits, uint32_t row) {
     softmax all = {-INFINITY, 0.0, 0.0};
     for (uint32_t i = threadIdx.x * STEP; i < args.vocab; i += blockDim.x * STEP) {
         float x[STEP];
@@ -149,11 +152,23 @@ template <typename T> static __global__ void row_kernel(row_args args) {
         }
         take(&all, x);
         for (uint32_t k = 0; k < STEP && args.kept != nullptr && i + k < args.vocab; k++) {
-            args.kept[(uint64_t)row * args.vocab + i + k] = x[k];
+            args.kept[(uint64_t)row * args.vocab_whole + args.first + i + k] = x[k];
         }
     }
-    all = merge(all);
-    if (threadIdx.x == 0) {
+    return merge(all);
+}
+
+/* What one thread leaves of a row: its losses, or the statistics of a part. */
+static __device__ void leave(const row_args &args, const softmax &all, float at_target, uint32_t row) {
+    const int32_t target = args.targets[row];
+    if (args.part == OX_HEAD_STATISTICS) {
+        args.of.sum[row] = all.sum;
+        args.of.max[row] = all.max;
+        args.of.target[row] = at_target;
+        if (args.smoothing != 0.0f) {
+            args.of.total[row] = all.total;
+        }
+    } else {
         const double nll = target < 0 ? 0.0 : (double)all.max - (double)at_target + log(all.sum);
         const double lse = (double)all.max + log(all.sum), e = (double)args.smoothing;
         const double z_loss = target < 0 || args.z_loss == 0.0f ? 0.0 : (double)args.z_loss * lse * lse;
@@ -166,6 +181,24 @@ template <typename T> static __global__ void row_kernel(row_args args) {
         if (args.nll != nullptr) {
             args.nll[row] = nll;
             args.z[row] = z_loss;
+        }
+    }
+}
+
+template <typename T> static __global__ void row_kernel(row_args args) {
+    const uint32_t row = args.row + blockIdx.x;
+    const int32_t target = args.targets[row];
+    const uint32_t column = (uint32_t)target - args.first;
+    float *const logits = args.logits + blockIdx.x * args.stride;
+    const float at_target = target < 0 || column >= args.vocab ? 0.0f : logit_of(args, logits[column]);
+    softmax all = {};
+    if (args.part == OX_HEAD_GRADIENTS) {
+        all.max = args.of.max[row];
+        all.sum = args.of.sum[row];
+    } else {
+        all = softmax_of(args, logits, row);
+        if (threadIdx.x == 0) {
+            leave(args, all, at_target, row);
         }
     }
     if (args.backward) {
@@ -245,7 +278,8 @@ static ox_status add_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     const uint64_t first = (uint64_t)job->row * op->hidden;
     ox_cuda_gemm_args din = {};
-    din.c = op->din == nullptr ? nullptr : (void *)from(op, op->din, first);
+    const ox_real din_real = op->part == OX_HEAD_WHOLE ? op->real : OX_REAL_F32;
+    din.c = op->din == nullptr ? nullptr : (uint8_t *)op->din + first * ox_real_bytes(din_real);
     din.addend = job->vocab == 0 ? nullptr : din.c;
     din.a = from(op, job->scratch.logits, job->vocab);
     din.b = job->weight;
@@ -253,7 +287,8 @@ static ox_status add_gradients(const head_job *job) {
     din.n = din.b_stride = din.c_stride = op->hidden;
     din.k = job->vocab_count;
     din.a_stride = (uint32_t)job->walk.logit_stride * (4 / ox_real_bytes(op->real));
-    din.in = din.out = op->real;
+    din.in = op->real;
+    din.out = din_real;
     ox_cuda_gemm_args dweight = {};
     dweight.c = op->dweight == nullptr ? nullptr : op->dweight + (uint64_t)job->vocab * op->hidden;
     dweight.addend = op->begins && job->row == 0 ? nullptr : dweight.c;
@@ -294,7 +329,9 @@ static void run_rows(const head_job *job) {
                            job->scratch.sum, op->row_nll, op->logits, op->loss_scale, wants_gradients(op),
                            op->logit_scale, op->logit_cap, op->smoothing, op->z_loss, op->row_weights,
                            op->parts != nullptr ? op->row_parts : nullptr,
-                           op->parts != nullptr ? op->row_parts + op->rows : nullptr};
+                           op->parts != nullptr ? op->row_parts + op->rows : nullptr,
+                           op->part, op->first, op->part == OX_HEAD_WHOLE ? op->vocab : op->vocab_whole,
+                           op->rows_of};
     const uint32_t wanted = (op->vocab + STEP * OX_WARP - 1) / (STEP * OX_WARP) * OX_WARP;
     const unsigned threads = wanted < (uint32_t)ROW_THREADS_MAX ? wanted : (unsigned)ROW_THREADS_MAX;
     const ox_launch_shape shape = {job->row_count, threads, 0};
@@ -324,7 +361,7 @@ extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given)
             status = walk_tiles(&job, true);
         }
     }
-    if (status == OX_OK) {
+    if (status == OX_OK && op->part == OX_HEAD_WHOLE) {
         ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, op->loss_sum,
                   (const double *)job.scratch.sum, op->rows);
         for (int i = 0; i < 2 && op->parts != nullptr; i++) {
@@ -333,4 +370,24 @@ extern "C" ox_status ox_cuda_head(const ox_cuda_queue *queue, const void *given)
         }
     }
     return status;
+}
+
+static __global__ void merge_kernel(ox_op_head_merge op) {
+    const uint32_t row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < op.rows) {
+        ox_head_merge_row(&op, row);
+        ox_head_row_losses(&op, row, op.row_losses);
+    }
+}
+
+extern "C" ox_status ox_cuda_head_merge(const ox_cuda_queue *queue, const void *given) {
+    const ox_op_head_merge *const op = (const ox_op_head_merge *)given;
+    double *const sums[] = {op->loss_sum, op->parts, op->parts == nullptr ? nullptr : op->parts + 1};
+    ox_launch(merge_kernel, queue,
+              ox_launch_shape{(op->rows + OX_BLOCK_THREADS - 1) / OX_BLOCK_THREADS, OX_BLOCK_THREADS, 0}, *op);
+    for (int k = 0; k < 3 && sums[k] != nullptr; k++) {
+        ox_launch(add_losses_kernel, queue, ox_launch_shape{1, OX_BLOCK_THREADS, 0}, sums[k],
+                  (const double *)op->row_losses + (size_t)k * op->rows, op->rows);
+    }
+    return OX_OK;
 }

@@ -434,7 +434,7 @@ enum ox_status ox_cuda_linear_forward(const struct ox_cuda_queue *queue, const v
         .m = op->rows, .n = op->out_count, .k = op->in_count,
         .a_stride = stride_of(op->in_stride, op->in_count), .b_stride = out_in ? op->in_count : op->out_count,
         .c_stride = stride_of(op->out_stride, op->out_count), .b_transposed = out_in, .scale = op->scale,
-        .in = op->real, .out = op->real});
+        .in = op->real, .out = op->wide ? OX_REAL_F32 : op->real});
 }
 
 static enum ox_status add_dweight(const struct ox_cuda_queue *queue, const struct ox_op_linear_backward *op) {
@@ -463,7 +463,7 @@ enum ox_status ox_cuda_linear_backward(const struct ox_cuda_queue *queue, const 
         .c = op->din, .addend = op->residual, .a = op->dout, .b = op->weight,
         .m = op->rows, .n = op->in_count, .k = op->out_count, .a_stride = stride_of(op->out_stride, op->out_count),
         .b_stride = out_in ? op->in_count : op->out_count, .c_stride = stride_of(op->in_stride, op->in_count),
-        .b_transposed = !out_in, .scale = op->scale, .in = op->real, .out = op->real});
+        .b_transposed = !out_in, .scale = op->scale, .in = op->real, .out = op->wide ? OX_REAL_F32 : op->real});
 }
 
 enum ox_status ox_cuda_blas_search(struct ox_device *device, const struct ox_op_linear_forward *forward,

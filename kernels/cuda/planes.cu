@@ -41,6 +41,29 @@ static __global__ void add_kernel(T *target, const T *a, const T *b, uint64_t co
     }
 }
 
+template <typename T, int N> static __global__ void settle_kernel(ox_op_settle op) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x, count = (uint64_t)op.rows * op.cols;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
+        float x[N], y[N] = {};
+        ox_load<float, N>(x, op.in + i * N);
+        if (op.bias != nullptr) {
+            ox_load<T, N>(y, (const T *)op.bias + i * N % op.cols);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            x[k] = op.bias != nullptr ? x[k] + y[k] : x[k];
+        }
+        if (op.residual != nullptr) {
+            ox_load<T, N>(y, (const T *)op.residual + i * N);
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            x[k] = op.residual != nullptr ? y[k] + x[k] : x[k];
+        }
+        ox_store<T, N>((T *)op.out + i * N, x);
+    }
+}
+
 static __global__ void logits_kernel(float *logits, uint64_t count, float scale, float cap) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
@@ -97,6 +120,18 @@ extern "C" ox_status ox_cuda_add(const ox_cuda_queue *queue, const void *args) {
         add<decltype(of)>(queue, op);
         return OX_OK;
     });
+}
+
+template <typename T> static ox_status settle(const ox_cuda_queue *queue, const ox_op_settle *op) {
+    const uint64_t count = (uint64_t)op->rows * op->cols;
+    const bool is_wide = all_wide(op->out, op->in, op->residual, op->cols) && (uintptr_t)op->bias % 16 == 0;
+    ox_launch(is_wide ? settle_kernel<T, STEP> : settle_kernel<T, 1>, queue, flat(queue, count, is_wide), *op);
+    return OX_OK;
+}
+
+extern "C" ox_status ox_cuda_settle(const ox_cuda_queue *queue, const void *args) {
+    const ox_op_settle *const op = (const ox_op_settle *)args;
+    return ox_for_real(op->real, [=](auto of) { return settle<decltype(of)>(queue, op); });
 }
 
 extern "C" ox_status ox_cuda_logits(const ox_cuda_queue *queue, const void *args) {

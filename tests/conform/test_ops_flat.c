@@ -166,6 +166,29 @@ static void test_block8(struct lab *lab, size_t count) {
     guards_end(0);
 }
 
+/* Ends a sum: bias, then residual, then one rounding; over the residual too. */
+static void test_settle(struct lab *lab, uint32_t rows, uint32_t cols, int with, enum ox_real real) {
+    const size_t count = (size_t)rows * cols;
+    const bool has_bias = (with & 1) != 0, has_residual = (with & 2) != 0;
+    const float *const in = random_floats(count, 1, 1.0), *const bias = random_reals(real, cols, 2, 1.0);
+    const float *const residual = random_reals(real, count, 3, 1.0);
+    void *const apart = reals(real, count), *const over = reals_of(real, residual, count);
+    struct ox_op_settle op = {.out = apart, .in = in, .bias = has_bias ? reals_of(real, bias, cols) : NULL,
+                              .residual = has_residual ? over : NULL, .rows = rows, .cols = cols, .real = real};
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, settle, &op));
+    op.out = over;
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, settle, &op));
+    lab_finish(lab);
+    const float *const got = floats_of(real, apart, count);
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        const float sum = has_bias ? in[i] + bias[i % cols] : in[i];
+        wrong += got[i] != real_nearest(real, has_residual ? residual[i] + sum : sum);
+    }
+    CHECK(wrong == 0 && memcmp(apart, over, count * ox_real_bytes(real)) == 0);
+    guards_end(0);
+}
+
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
@@ -179,6 +202,12 @@ int main(void) {
                 if (lab_knows(&labs[lab], (enum ox_real)real)) {
                     test_add_scaled(&labs[lab], counts[i], (enum ox_real)real);
                 }
+            }
+        }
+        for (int i = 0; i < 4 * 3; i++) {
+            if (lab_knows(&labs[lab], (enum ox_real)(i % 3))) {
+                test_settle(&labs[lab], 37, 300, i / 3, (enum ox_real)(i % 3));
+                test_settle(&labs[lab], 1, 7, i / 3, (enum ox_real)(i % 3));
             }
         }
         test_logits(&labs[lab], 70001, 0.0625f, 0.0f);

@@ -170,6 +170,72 @@ static void check_unwanted(struct lab *lab, struct ox_op_head op, size_t in_len,
     CHECK(memcmp(sums[0], sums[1], weight_len * sizeof(float)) == 0);
 }
 
+/* The vocabulary in parts, each with a table of its own, gives what the whole gives: labels lie on both sides of a
+ * border (make_inputs). */
+static void check_parts(struct lab *lab, const struct reference *ref, const struct ox_op_head *whole) {
+    const struct head_case *const shape = ref->shape;
+    const uint32_t rows = shape->rows, vocab = shape->vocab, count = vocab % 2 == 0 ? 2 : 3;
+    const enum ox_real real = lab->products != OX_REAL_F32 ? lab->products : ref->real;
+    const size_t in_len = (size_t)rows * shape->hidden, weight_len = (size_t)vocab * shape->hidden;
+    const bool extreme = shape->scale > 1.0;
+    if (weight_len >= 400000) {
+        return;
+    }
+    const struct ox_head_rows parts = {.sum = doubles(count * (size_t)rows), .total = doubles(count * (size_t)rows),
+                                       .max = floats(count * (size_t)rows), .target = floats(count * (size_t)rows)};
+    float *const sum = floats(in_len), *const dweight = floats(weight_len), *const row_nll = floats(rows);
+    double *const loss_sum = doubles(1), *const losses = doubles(2);
+    float *const logits = shape->with_logits ? floats((size_t)rows * vocab) : NULL;
+    fill(sum, in_len, 0.0f);
+    *loss_sum = losses[0] = losses[1] = 0.0;
+    for (int pass = 0; pass < (shape->loss_only ? 1 : 2); pass++) {
+        for (uint32_t i = 0; i < count; i++) {
+            struct ox_op_head op = *whole;
+            op.part = pass == 0 ? OX_HEAD_STATISTICS : OX_HEAD_GRADIENTS;
+            op.first = (uint32_t)((uint64_t)vocab * i / count);
+            op.vocab = (uint32_t)((uint64_t)vocab * (i + 1) / count) - op.first;
+            op.vocab_whole = vocab;
+            op.weight_hi += (size_t)op.first * shape->hidden;
+            op.weight_lo = op.weight_lo == NULL ? NULL : op.weight_lo + (size_t)op.first * shape->hidden;
+            const size_t at = pass == 0 ? i * (size_t)rows : 0;
+            op.rows_of = (struct ox_head_rows){parts.sum + at, parts.total + at, parts.max + at, parts.target + at};
+            op.scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, rows, shape->hidden, op.vocab));
+            op.logits = pass == 0 ? logits : NULL;
+            op.din = pass == 0 ? NULL : floats(in_len);
+            op.dweight = pass == 0 ? NULL : dweight + (size_t)op.first * shape->hidden;
+            op.begins = true;
+            REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &op));
+            lab_finish(lab);
+            for (size_t k = 0; pass == 1 && k < in_len; k++) {
+                sum[k] += ((float *)op.din)[k];
+            }
+        }
+        if (pass == 0) {
+            REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head_merge, &(struct ox_op_head_merge){
+                .loss_sum = loss_sum, .row_nll = row_nll, .parts = losses, .row_losses = doubles(3 * (size_t)rows),
+                .targets = ref->targets, .all = parts, .part = parts, .part_count = count, .rows = rows,
+                .vocab_whole = vocab, .smoothing = shape->smoothing, .z_loss = shape->z_loss}));
+            lab_finish(lab);
+        }
+    }
+    check_real_error(real, extreme ? "loss of parts, extreme logits" : "loss of parts",
+                     fabs(*loss_sum - ref->loss) / ref->loss, extreme ? 3e-8 : 1e-7, extreme ? 1.2e-7 : 6e-8);
+    check_real_error(real, "z-loss of parts", fabs(losses[1] - ref->z) / fmax(ref->z, 1e-3), 1e-7, 1.2e-7);
+    check_real_error(real, extreme ? "row_nll of parts, extreme logits" : "row_nll of parts",
+                     error_of(row_nll, ref->nll, rows), extreme ? 5e-7 : 2e-7, extreme ? 3e-7 : 1.6e-7);
+    if (shape->with_logits) {
+        check_real_error(real, "logits of parts", error_of(logits, ref->logits, (size_t)rows * vocab), 5e-7, 5e-7);
+    }
+    if (!shape->loss_only) {
+        check_real_error(real, extreme ? "din of parts, extreme logits" : "din of parts",
+                         error_of(sum, ref->din, in_len), extreme ? 1e-7 : 2.5e-6, 6e-3);
+        check_real_error(real, extreme ? "dweight of parts, extreme logits" : "dweight of parts",
+                         error_of(dweight, ref->dweight, weight_len), extreme ? 1.5e-7 : 2e-6, extreme ? 1.5e-7 : 6e-3);
+        lab_digest(lab, sum, in_len * sizeof(float));
+    }
+    lab_digest(lab, loss_sum, sizeof(double));
+}
+
 static void run_on(struct lab *lab, const struct reference *ref, const struct ox_op_head *inputs) {
     const int keep = guard_count;
     const struct head_case *const shape = ref->shape;
@@ -235,6 +301,9 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
             check_unwanted(lab, op, in_len, weight_len);
         }
     }
+    struct ox_op_head plain = *inputs;
+    plain.row_weights = op.row_weights;
+    check_parts(lab, ref, &plain);
     guards_end(keep);
 }
 
@@ -257,6 +326,9 @@ static void make_inputs(const struct head_case *shape, struct reference *ref, st
         targets[row] = row % 5 == 3 ? -1 : (int32_t)(ox_uniform(1, 3, row) * shape->vocab);
     }
     targets[0] = (int32_t)shape->vocab - 1;
+    for (int32_t row = 1; row < 3 && shape->rows > 3; row++) { /* on both sides of a border of two or three parts */
+        targets[row] = (int32_t)(shape->vocab / (shape->vocab % 2 == 0 ? 2 : 3)) - row % 2;
+    }
     ref->in = widened(in, in_len);
     ref->weight = widened(weight, weight_len);
     for (size_t i = 0; i < weight_len; i++) {

@@ -270,6 +270,30 @@ static void embed_reference(const struct embed_data *data, enum ox_real real) {
     }
 }
 
+/* A vocabulary in parts: every row is taken from, and added to, the table that has its token. */
+static void check_ranges(struct lab *lab, const struct embed_data *data, struct ox_op_embed_forward forward,
+                         struct ox_op_embed_backward backward) {
+    static const uint32_t borders[] = {0, 13, 14, 37, VOCAB};
+    const struct embed_case *const shape = data->shape;
+    void *const out = reals(forward.real, data->len);
+    float *const dtable = random_floats(data->table_len, 7, 1.0), *const dpos = random_floats(data->pos_len, 8, 1.0);
+    forward.out = out;
+    for (size_t i = 0; i + 1 < sizeof borders / sizeof *borders; i++) {
+        const size_t first = (size_t)borders[i] * shape->hidden;
+        forward.tokens = backward.tokens = (struct ox_token_range){borders[i], borders[i + 1] - borders[i]};
+        forward.table_hi = data->table.hi + first;
+        forward.table_lo = data->table.lo == NULL ? NULL : data->table.lo + first;
+        backward.dtable = dtable + first;
+        backward.dpos = i == 0 && shape->with_pos ? dpos : NULL;
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_forward, &forward));
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_backward, &backward));
+    }
+    lab_finish(lab);
+    CHECK(memcmp(floats_of(forward.real, out, data->len), data->want, data->len * sizeof(float)) == 0);
+    CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);
+    CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
+}
+
 static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox_real real) {
     const int keep = guard_count;
     const struct embed_case *const shape = data->shape;
@@ -299,6 +323,7 @@ static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox
     CHECK(memcmp(floats_of(real, out, data->len), data->want, data->len * sizeof(float)) == 0);
     CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);
     CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
+    check_ranges(lab, data, forward, backward);
     if (shape->with_pos) { /* a table that is not trained: positions alone */
         struct ox_op_embed_backward places = backward;
         places.dtable = NULL;

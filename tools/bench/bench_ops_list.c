@@ -49,6 +49,15 @@ static enum ox_status add(const struct ox_bench_tensors *t, struct ox_bench_cost
         .target = t->wide[0], .a = t->wide[1], .b = t->wide[2], .count = t->params});
 }
 
+/* Ends a sum of as many rows as there is room for. */
+static enum ox_status settle(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t rows = (uint32_t)ox_min_u64(t->shape.rows, t->params / t->shape.hidden);
+    out->bytes = (4.0 + 2.0 * real_bytes(t)) * rows * t->shape.hidden;
+    return OX_QUEUE(&t->device->ops, lane_of(t), settle, &(struct ox_op_settle){
+        .out = t->x, .in = t->wide[0], .residual = t->x, .rows = rows, .cols = t->shape.hidden,
+        .real = t->device->compute.real});
+}
+
 static enum ox_status bf16_pack(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 6.0 * (double)t->params;
     return OX_QUEUE(&t->device->ops, lane_of(t), bf16_pack, &(struct ox_op_bf16_pack){
@@ -258,6 +267,17 @@ static enum ox_status head(const struct ox_bench_tensors *t, struct ox_bench_cos
         .hidden = t->shape.hidden, .vocab = t->shape.vocab, .loss_scale = 1e-3f, .real = t->device->compute.real});
 }
 
+/* Statistics of two parts of the vocabulary. */
+static enum ox_status head_merge(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t rows = (uint32_t)ox_min_u64(t->shape.rows, t->params / 8);
+    float *const max = t->wide[2];
+    const struct ox_head_rows of = {.sum = (double *)(void *)t->wide[0], .max = max, .target = max + 2 * rows};
+    out->bytes = 76.0 * rows;
+    return OX_QUEUE(&t->device->ops, lane_of(t), head_merge, &(struct ox_op_head_merge){
+        .loss_sum = t->loss, .row_losses = (double *)(void *)t->wide[1], .targets = t->targets, .all = of, .part = of,
+        .part_count = 2, .rows = rows, .vocab_whole = t->shape.vocab});
+}
+
 static enum ox_status logits(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
     out->bytes = 8.0 * (double)t->params;
     return OX_QUEUE(&t->device->ops, lane_of(t), logits, &(struct ox_op_logits){
@@ -316,6 +336,7 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_zero, NULL, zero, 0, 0},
         {OX_OP_planes_join, NULL, planes_join, 0, 0},
         {OX_OP_add, NULL, add, 0, 0},
+        {OX_OP_settle, NULL, settle, 0, 0},
         {OX_OP_bf16_pack, NULL, bf16_pack, 0, 0},
         {OX_OP_block8_pack, NULL, block8_pack, 0, 0},
         {OX_OP_block8_unpack, NULL, block8_unpack, 0, 0},
@@ -352,6 +373,7 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_attention_backward, "attention_backward.model", attention_backward, 0, OX_BENCH_DIM_OF_MODEL},
         {OX_OP_attention_cached, NULL, attention_cached, 0, 0},
         {OX_OP_head, NULL, head, 0, 0},
+        {OX_OP_head_merge, NULL, head_merge, 0, 0},
         {OX_OP_logits, NULL, logits, 0, 0},
         {OX_OP_pairs, NULL, pairs, 0, 0},
         {OX_OP_noise, NULL, noise, 0, 0},
