@@ -488,6 +488,14 @@ CASES = {
                                 final_logit_softcapping=4.0),
         "objective": {"smoothing": 0.2, "z_loss": 0.01, "noise": 5.0, "noise_seed": 1234567890123},
         "seed": 31, "seq": 25, "batch": 2, "micro_batches": 3, "max_grad_norm": 0.5, "ignored_share": 0.2},
+    "eight_qwen3": {  # can be cut into 2, 4 and 8 groups of features, the vocabulary into uneven ones
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=61, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=16, num_key_value_heads=8, head_dim=8, intermediate_size=48,
+                                tie_word_embeddings=False, attention_bias=True, rms_norm_eps=1e-6),
+        "seed": 32, "seq": 26, "batch": 2, "micro_batches": 4, "max_grad_norm": 0.5, "ignored_share": 0.2},
+    "eight_gpt2": {
+        "config": lambda: gpt2(n_embd=32, n_layer=2, n_head=8, n_positions=32, vocab_size=75),
+        "seed": 33, "seq": 21, "batch": 1, "micro_batches": 4, "max_grad_norm": 0.5},
 }
 
 
