@@ -38,15 +38,16 @@ bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const 
                    struct ox_tensor_part *piece) {
     const struct ox_unit *const unit = &model->units[unit_idx];
     const uint64_t end = view->first + view->count;
-    uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx + 1;
+    const uint64_t begin = piece->count == 0 ? view->first : view->first + piece->at + piece->count;
+    uint32_t idx = piece->count == 0 ? unit->tensor_first : piece->tensor_idx;
     for (; idx < unit->tensor_first + unit->tensor_count; idx++) {
         const struct ox_tensor *const tensor = &model->tensors[idx];
-        const uint64_t from = ox_max_u64(tensor->offset, view->first);
+        const uint64_t from = ox_max_u64(tensor->offset, begin);
         const uint64_t to = ox_min_u64(tensor->offset + tensor->count, end);
         if (tensor->unit_idx == unit_idx && from < to) {
             *piece = (struct ox_tensor_part){.tensor_idx = idx,
                                        .first = from - tensor->offset,
-                                       .count = to - from,
+                                       .count = ox_tensor_together(tensor, from - tensor->offset, to - from),
                                        .at = from - view->first};
             return true;
         }
@@ -88,9 +89,12 @@ static uint32_t sum_count(const struct ox_checkpoint_files *files) {
     return files->model->tensor_count * planes_of(files);
 }
 
+/* To that of the tensor in the file, also from a part of it. */
 static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struct ox_tensor_part *piece,
                     const void *data, size_t bytes) {
-    *sum_at(files, piece->tensor_idx, nth) += ox_hash64(data, bytes, piece->first);
+    const struct ox_tensor *const tensor = &files->model->tensors[piece->tensor_idx];
+    *sum_at(files, files->model->saved[tensor->saved_idx], nth) +=
+        ox_hash64(data, bytes, ox_tensor_in_files(tensor, piece->first));
 }
 
 /* ---- creating the files ---------------------------------------------------------------------------- */
@@ -151,8 +155,7 @@ static enum ox_status optim_specs_open(const struct ox_model *model, const struc
         char *const name = out->names + (size_t)at * OX_OPTIM_NAME_BYTES;
         ox_optim_name(tensor, planes->planes[i % planes->count], name);
         out->specs[at] = (struct ox_st_spec){.name = name, .dtype = OX_DTYPE_F32, .rank = tensor->rank};
-        memcpy(out->specs[at].shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
-        out->specs[at++].shape[0] = tensor->whole;
+        memcpy(out->specs[at++].shape, tensor->whole, tensor->rank * sizeof *tensor->whole);
     }
     return OX_OK;
 }
@@ -352,7 +355,7 @@ static enum ox_status write_plane(struct ox_checkpoint_files *files, uint32_t nt
     add_sum(files, nth + 1, piece, view->values + piece->at, bytes);
     const uint32_t idx = files->optim_first[files->model->tensors[piece->tensor_idx].saved_idx] +
                          planes_before(files->model, &files->planes, piece->tensor_idx, nth);
-    const uint64_t first = files->model->tensors[piece->tensor_idx].part_first + piece->first;
+    const uint64_t first = ox_tensor_in_files(&files->model->tensors[piece->tensor_idx], piece->first);
     return ox_st_write(files->optim, idx, first * sizeof *view->values, view->values + piece->at, bytes);
 }
 
@@ -367,15 +370,15 @@ struct span {
     uint32_t limbs; /* elements in memory for one of the file */
 };
 
-/* The state of reading a file back. Pieces fill a span without gaps; the next one begins at byte `begin` and has `left`
- * bytes to come. */
+/* The state of reading a file back. Pieces, which are those that were written, fill a span without gaps, whichever
+ * parts they are of; the next one begins at byte `begin` and has `left` bytes to come. */
 struct reading {
     const struct ox_checkpoint_files *files;
     struct span *spans; /* in the order of the file */
     uint32_t span_count, span_idx;
     uint32_t seen_count; /* spans seen, in all files */
     uint64_t at, begin, left;
-    uint64_t first, count; /* elements of the current piece */
+    uint64_t first, count; /* elements of the current piece, within the tensor in the file */
     uint64_t sum;          /* sum of the hashes of the span's pieces so far */
     const struct span *bad;
     XXH3_state_t state;
@@ -402,7 +405,7 @@ static int64_t tensor_of(const struct ox_model *model, const char *name) {
     return ox_model_find_tensor(model, stem);
 }
 
-/* Finds the span of an entry, or the first of those that are of parts. */
+/* Finds the span of an entry; of parts it names the first. */
 static bool find_span(const struct ox_checkpoint_files *files, const struct ox_st_entry *entry, struct span *out) {
     const int64_t weights = files->model->config.lora.r > 0 ? ox_hf_find_saved(files->model, entry->name) : -1;
     const char *const found = weights >= 0 ? files->model->tensors[weights].name : entry->name;
@@ -427,29 +430,16 @@ static int compare_spans(const void *a, const void *b) {
     return left->offset < right->offset ? -1 : left->offset > right->offset;
 }
 
-/* The most parts that a tensor has. */
-static uint64_t parts_most(const struct ox_model *model) {
-    const struct ox_mixture *const mixture = &model->config.mixture;
-    return mixture->per_unit == 0 ? 1 : ox_div_up(mixture->router.experts, mixture->per_unit);
-}
-
 static enum ox_status list_spans(struct reading *reading, const struct ox_st_file *file) {
-    const struct ox_model *const model = reading->files->model;
-    const size_t most = (size_t)ox_st_count(file) * parts_most(model);
     reading->span_count = 0;
-    reading->spans = calloc(most + 1, sizeof *reading->spans);
+    reading->spans = calloc(ox_st_count(file) + (size_t)1, sizeof *reading->spans);
     if (reading->spans == NULL) {
         return ox_fail(OX_E_NOMEM, "%s: no memory to read it back", ox_st_path(file));
     }
     for (uint32_t i = 0; i < ox_st_count(file); i++) {
         const struct ox_st_entry *const entry = ox_st_entry(file, i);
-        struct span span;
-        if (!find_span(reading->files, entry, &span)) {
+        if (!find_span(reading->files, entry, &reading->spans[reading->span_count++])) {
             return ox_fail(OX_E_CORRUPT, "%s: holds \"%.200s\", which was not written", ox_st_path(file), entry->name);
-        }
-        for (; span.tensor_idx != OX_NO_TENSOR; span.tensor_idx = model->tensors[span.tensor_idx].next_part) {
-            span.offset = entry->offset + model->tensors[span.tensor_idx].part_first * span.elem_bytes;
-            reading->spans[reading->span_count++] = span;
         }
     }
     qsort(reading->spans, reading->span_count, sizeof *reading->spans, compare_spans);
@@ -472,16 +462,19 @@ static enum ox_status begin_file(void *context, const char *path, bool *known) {
     return status;
 }
 
-/* Begins the next piece of the file; false after the last one. Pieces end where the chunks of the unit end. */
+/* Begins the next piece of the file; false after the last one. Pieces end where chunks of units end. */
 static bool begin_piece(struct reading *reading) {
     if (reading->span_idx == reading->span_count) {
         return false;
     }
     const struct span *const span = &reading->spans[reading->span_idx];
-    const struct ox_tensor *const tensor = &reading->files->model->tensors[span->tensor_idx];
-    const uint64_t chunk_elems = reading->files->table->shards[tensor->unit_idx].chunk_elems;
-    const uint64_t from = tensor->offset + reading->first;
-    reading->count = ox_min_u64(chunk_elems - from % chunk_elems, tensor->count - reading->first);
+    const struct ox_model *const model = reading->files->model;
+    uint64_t idx = 0, left = 0;
+    const uint32_t part_idx = ox_model_part_at(model, span->tensor_idx, reading->first, &idx, &left);
+    OX_ASSERT(part_idx != OX_NO_TENSOR);
+    const uint64_t chunk_elems = reading->files->table->shards[model->tensors[part_idx].unit_idx].chunk_elems;
+    const uint64_t from = model->tensors[part_idx].offset + idx;
+    reading->count = ox_min_u64(chunk_elems - from % chunk_elems, left);
     reading->begin = span->offset + reading->first / span->limbs * span->elem_bytes;
     reading->left = reading->count / span->limbs * span->elem_bytes;
     const XXH_errorcode begun = XXH3_64bits_reset_withSeed(&reading->state, reading->first);
@@ -493,7 +486,7 @@ static void end_piece(struct reading *reading) {
     const struct span *const span = &reading->spans[reading->span_idx];
     reading->sum += XXH3_64bits_digest(&reading->state);
     reading->first += reading->count;
-    if (reading->first < reading->files->model->tensors[span->tensor_idx].count) {
+    if (reading->first < ox_tensor_whole_count(&reading->files->model->tensors[span->tensor_idx])) {
         return;
     }
     if (reading->sum != *sum_at(reading->files, span->tensor_idx, span->nth) && reading->bad == NULL) {
@@ -545,9 +538,8 @@ static enum ox_status collect(const struct ox_checkpoint_files *files, struct ox
     enum ox_status status = ox_manifest_collect(files->folder, manifest);
     manifest->read_back = NULL;
     uint32_t expected = 0;
-    for (uint32_t i = 0; i < files->model->tensor_count; i++) {
-        expected += (files->model->tensors[i].saved_idx != OX_NO_TENSOR) +
-                    planes_before(files->model, &files->planes, i, files->planes.count);
+    for (uint32_t i = 0; i < files->model->saved_count; i++) {
+        expected += 1 + planes_before(files->model, &files->planes, files->model->saved[i], files->planes.count);
     }
     if (status == OX_OK && reading.seen_count != expected) {
         status = ox_fail(OX_E_CORRUPT, "%s: %" PRIu32 " of %" PRIu32 " tensors could be read back", files->folder,

@@ -17,8 +17,8 @@ struct ox_tensor_part {
     uint64_t first, count, at;
 };
 
-/* Finds the next piece of the unit in elements [view->first, view->first + view->count), in order. Zero *piece before
- * the first call. False if there is none left. */
+/* Finds the next piece of the unit in elements [view->first, view->first + view->count), in order; each lies in one run
+ * in files. Zero *piece before the first call. False if there is none left. */
 bool ox_tensor_part_next(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view,
                    struct ox_tensor_part *piece);
 

@@ -111,8 +111,8 @@ static enum ox_status fill_from_checkpoint(const struct source *source, const st
     if (entry == NULL && target->plane != OX_PLANE_MASTER) { /* not trained: zeros, as they are */
         return OX_OK;
     }
-    const uint64_t part_first = source->model->tensors[piece->tensor_idx].part_first;
-    return entry != NULL ? ox_st_read_f32(source->optim, entry, part_first + piece->first, piece->count, target->values)
+    const uint64_t first = ox_tensor_in_files(&source->model->tensors[piece->tensor_idx], piece->first);
+    return entry != NULL ? ox_st_read_f32(source->optim, entry, first, piece->count, target->values)
                          : ox_hf_read(source->folder, piece->tensor_idx, piece->first, piece->count, target->values);
 }
 
@@ -165,8 +165,7 @@ static enum ox_status find_entries(const struct ox_model *model, const struct ox
                 continue;
             }
             if (entry == NULL || entry->dtype != OX_DTYPE_F32 || entry->rank != tensor->rank ||
-                entry->shape[0] != tensor->whole ||
-                memcmp(entry->shape + 1, tensor->shape + 1, (tensor->rank - 1) * sizeof *tensor->shape) != 0) {
+                memcmp(entry->shape, tensor->whole, tensor->rank * sizeof *tensor->whole) != 0) {
                 return refuse_entry(model, optim, tensor, plane, entry);
             }
             entries[(size_t)i * OX_PLANE_COUNT + plane] = entry;
@@ -300,7 +299,8 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
                                             : ox_fail(OX_E_NOMEM, "%s: no memory to load it", path);
     OX_THEN(status, ox_manifest_read(path, &manifest));
     OX_THEN(status, base != NULL ? ox_hf_open_adapter(base, path, true, &folder) : ox_hf_open(path, true, &folder));
-    OX_THEN(status, ox_hf_regroup(folder, model->config.mixture.per_unit)); /* files do not say how they are grouped */
+    OX_THEN(status, ox_hf_regroup(folder, model->config.mixture.per_unit,
+                                  model->config.tensor_groups)); /* files do not say how they are grouped */
     OX_THEN(status, check_same_model(model, ox_hf_model(folder), path));
     OX_THEN(status, check_sharing(path, manifest.shared_layers, model->config.shared_layers));
     OX_THEN(status, ox_st_open(optim_path, &optim));

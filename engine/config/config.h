@@ -153,6 +153,7 @@ struct ox_config_train {
     uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
     uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */
+    uint64_t tensor_groups; /* of features, each of which is computed by itself; 0: as in the run resumed, or 1 */
     uint64_t seed;
     enum ox_compute_dtype dtype;     /* --dtype fp32|bf16|fp16 */
     enum ox_compute_dtype grad_dtype; /* --grad-dtype: format in which finished gradients leave the device */

@@ -186,6 +186,7 @@ struct ox_model_config {
     struct ox_lora lora;    /* no key of config.json */
     uint32_t shared_layers; /* so many blocks in succession share one's weights; 0: each has its own. No such key */
     bool whole_matrices;    /* no key of config.json: Muon updates matrices of blocks (struct ox_unit) */
+    uint32_t tensor_groups; /* features are computed in so many groups; 0: 1. No key of config.json */
 };
 
 /* Whether the layer has a mixture of experts. */

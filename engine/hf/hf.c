@@ -576,10 +576,10 @@ static void tell_mxfp4(const struct ox_hf_folder *folder) {
     }
 }
 
-enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
-                                uint64_t count, float *out) {
+/* Elements from `first` on of the file's tensor. */
+static enum ox_status read_run(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first, uint64_t count,
+                               float *out) {
     const struct ox_hf_place *const place = &folder->places[tensor_idx];
-    first += folder->model->tensors[tensor_idx].part_first; /* within the file's tensor */
     if (is_mxfp4(folder, tensor_idx)) {
         if (folder->reader == NULL) {
             tell_mxfp4(folder);
@@ -595,6 +595,17 @@ enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tenso
         there > 0 ? ox_st_read_f32(place->file, place->entry, first, there, out) : OX_OK;
     if (status == OX_OK && there < count) {
         read_added(folder, tensor_idx, first + there, count - there, out + there);
+    }
+    return status;
+}
+
+enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                                uint64_t count, float *out) {
+    const struct ox_tensor *const tensor = &folder->model->tensors[tensor_idx];
+    enum ox_status status = OX_OK;
+    for (uint64_t here; count > 0 && status == OX_OK; first += here, out += here, count -= here) {
+        here = ox_tensor_together(tensor, first, count);
+        status = read_run(folder, tensor_idx, ox_tensor_in_files(tensor, first), here, out);
     }
     return status;
 }
@@ -634,7 +645,7 @@ enum ox_dtype ox_hf_dtype(const struct ox_hf_folder *folder, uint32_t tensor_idx
     }
     const struct ox_st_entry *const entry = folder->places[tensor_idx].entry;
     return is_mxfp4(folder, tensor_idx)                              ? OX_DTYPE_BF16
-           : entry->count < folder->model->tensors[tensor_idx].count ? OX_DTYPE_F32 : entry->dtype;
+           : entry->count < ox_tensor_whole_count(&folder->model->tensors[tensor_idx]) ? OX_DTYPE_F32 : entry->dtype;
 }
 
 enum ox_status ox_hf_verify(const struct ox_hf_folder *folder) {

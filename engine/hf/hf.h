@@ -61,10 +61,10 @@ bool ox_hf_has_weights(const struct ox_hf_folder *folder);
  * read as the mean of all rows that are there, or as fresh values of `seed`: always so where there are no weights. What
  * is frozen stays so. Pointers to the model are void afterwards. */
 OX_MUST enum ox_status ox_hf_resize(struct ox_hf_folder *folder, uint32_t vocab, bool mean, uint64_t seed);
-/* Makes `per_unit` experts of a block a unit of their own, 0: all a part of the block's (struct ox_mixture). What is
- * frozen stays so. Pointers to the model and numbers of its tensors are void afterwards.
- * OX_E_CONFIG where the model cannot be grouped so. */
-OX_MUST enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit);
+/* Makes `per_unit` experts of a block a unit of their own, 0: all a part of the block's (struct ox_mixture), and cuts
+ * the model into groups of features, 0: 1. What is frozen stays so. Pointers to the model and numbers of its tensors
+ * are void afterwards. OX_E_CONFIG where the model cannot be grouped so. */
+OX_MUST enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit, uint32_t tensor_groups);
 
 /* Lets so many layers in succession share the weights of the first one of them, 0: none; the last may be fewer. What is
  * frozen stays so; pointers to the model are void afterwards. OX_E_CONFIG where layers differ in shape, and with

@@ -257,7 +257,7 @@ static uint32_t list_base(const struct ox_model *model, struct base_place *out) 
 static enum ox_status hash_tensor(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t *hash) {
     const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
     const uint64_t count = ox_tensor_whole_count(tensor), part = ox_min_u64(count, HASH_ELEMS);
-    const uint64_t shape[] = {tensor->whole, tensor->shape[1], tensor->shape[2]};
+    const uint64_t shape[] = {tensor->whole[0], tensor->whole[1], tensor->whole[2]};
     float values[HASH_ELEMS];
     enum ox_status status = OX_OK;
     *hash = ox_hash64(tensor->name, strlen(tensor->name), *hash);

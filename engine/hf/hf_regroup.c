@@ -1,5 +1,5 @@
-/* Makes a folder's model anew: with its experts in other units, with a head of its own, or with layers that share their
- * weights. */
+/* Makes a folder's model anew: with its experts in other units, cut into groups of features, with a head of its own, or
+ * with layers that share their weights. */
 #include "engine/hf/hf_internal.h"
 
 #include "base/assert.h"
@@ -81,12 +81,14 @@ enum ox_status ox_hf_untie(struct ox_hf_folder *folder) {
     return remake(folder, &config);
 }
 
-enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit) {
+enum ox_status ox_hf_regroup(struct ox_hf_folder *folder, uint32_t per_unit, uint32_t tensor_groups) {
     struct ox_model_config config = folder->model->config;
-    if (config.mixture.per_unit == per_unit) {
+    const bool cut = ox_model_groups(&config) == (tensor_groups > 1 ? tensor_groups : 1);
+    if (config.mixture.per_unit == per_unit && cut) {
         return OX_OK;
     }
     config.mixture.per_unit = per_unit;
+    config.tensor_groups = tensor_groups;
     return remake(folder, &config);
 }
 

@@ -85,8 +85,7 @@ static bool make_specs(const struct ox_model *model, enum ox_dtype dtype, struct
         ox_hf_file_name(model, tensor, out->names[i]);
         *spec = (struct ox_st_spec){.name = out->names[i], .dtype = ox_hf_file_dtype(tensor, dtype),
                                     .rank = tensor->rank - tensor->limbs};
-        memcpy(spec->shape, tensor->shape, tensor->rank * sizeof *tensor->shape);
-        spec->shape[0] = tensor->whole;
+        memcpy(spec->shape, tensor->whole, tensor->rank * sizeof *tensor->whole);
     }
     return out->specs != NULL && out->names != NULL;
 }
@@ -288,9 +287,14 @@ enum ox_status ox_hf_write(struct ox_hf_writer *writer, uint32_t tensor_idx, uin
     const uint64_t limbs = ox_tensor_limbs(tensor);
     OX_ASSERT(first % limbs == 0 && count % limbs == 0 && tensor->saved_idx != OX_NO_TENSOR);
     const struct shard *const shard = &writer->shards[shard_of(writer, tensor->saved_idx)];
-    return ox_st_write(shard->writer, tensor->saved_idx - shard->first,
-                       (tensor->part_first + first) / limbs * elem_bytes, data,
-                       count / limbs * elem_bytes);
+    enum ox_status status = OX_OK;
+    for (uint64_t done = 0, here; done < count && status == OX_OK; done += here) {
+        here = ox_tensor_together(tensor, first + done, count - done);
+        status = ox_st_write(shard->writer, tensor->saved_idx - shard->first,
+                             ox_tensor_in_files(tensor, first + done) / limbs * elem_bytes,
+                             (const unsigned char *)data + done / limbs * elem_bytes, here / limbs * elem_bytes);
+    }
+    return status;
 }
 
 void ox_hf_join_limbs(const float *limbs, uint64_t count, float *out) {

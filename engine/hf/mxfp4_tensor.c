@@ -27,7 +27,7 @@ enum ox_mxfp4_part ox_mxfp4_part_of(const char *name, char *whole, size_t bytes)
 enum ox_status ox_mxfp4_check(const char *path, const struct ox_st_entry *entry, enum ox_mxfp4_part part,
                               const struct ox_tensor *tensor) {
     const uint64_t groups = tensor->shape[1] / OX_MXFP4_GROUP;
-    const uint64_t shape[] = {tensor->whole, tensor->shape[2], groups, OX_MXFP4_GROUP_BYTES};
+    const uint64_t shape[] = {tensor->whole[0], tensor->shape[2], groups, OX_MXFP4_GROUP_BYTES};
     const uint32_t rank = part == OX_MXFP4_BLOCKS ? 4 : 3;
     bool same = tensor->shape[1] % OX_MXFP4_GROUP == 0 && entry->rank == rank && strcmp(entry->dtype_text, "U8") == 0;
     for (uint32_t i = 0; same && i < rank; i++) {

@@ -156,7 +156,7 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     tensor->decay = tensor->trained = true;
     tensor->init = inits[part];
     tensor->base_idx = base_idx;
-    tensor->whole = tensor->shape[0];
+    memcpy(tensor->whole, tensor->shape, sizeof tensor->whole);
     tensor->next_part = tensor->shares_idx = tensor->next_sharing = OX_NO_TENSOR;
     tensor->layer = unit->layer;
     unit->tensor_count++;
@@ -167,7 +167,7 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
     struct ox_unit *const unit = &model->units[model->unit_count];
     *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
                              .stream = model->block_count + 2 + adapter_idx,
-                             .tensor_first = model->tensor_count, .next = OX_NO_UNIT};
+                             .tensor_first = model->tensor_count, .next = OX_NO_UNIT, .group = OX_NO_GROUP};
     for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, all B */
         const struct ox_tensor *const tensors = &model->tensors[block->tensor_first];
         for (count = 1; first + count < block->tensor_count && tensors[first + count].role == tensors[first].role;) {

@@ -28,26 +28,45 @@ void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, str
 
 /* ---- operations ---- */
 
+/* A role's planes; NULL where the family lacks it. */
+static struct ox_planes planes_of(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
+    const uint32_t owner = ox_list_owner_of(call->list, role, group);
+    if (owner == UINT32_MAX) {
+        return (struct ox_planes){NULL, NULL};
+    }
+    const struct ox_planes planes = call->job->planes[owner];
+    const uint64_t first = call->list->units[owner]->role_offset[role];
+    return (struct ox_planes){.hi = planes.hi + first, .lo = planes.lo == NULL ? NULL : planes.lo + first};
+}
+
+/* The tokens of a group's table. */
+static struct ox_token_range tokens_of(const struct ox_node_call *call, uint32_t group) {
+    const uint32_t vocab = call->job->shape->model->config.vocab, groups = call->list->groups;
+    const uint32_t first = (uint32_t)ox_groups_begin(vocab, groups, group);
+    return groups == 1 ? (struct ox_token_range){0}
+                       : (struct ox_token_range){first, (uint32_t)ox_groups_begin(vocab, groups, group + 1) - first};
+}
+
 void ox_lookup_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    const struct ox_planes planes = job->planes;
-    const uint64_t table = job->unit->role_offset[OX_ROLE_EMBED];
-    const uint64_t position = job->unit->role_offset[OX_ROLE_POSITION];
-    const bool learned = position != UINT64_MAX;
-    OX_RUN(&call->job->run, embed_forward,
-           .out = call->out, .table_hi = planes.hi + table, .table_lo = planes.lo == NULL ? NULL : planes.lo + table,
-           .pos_hi = learned ? planes.hi + position : NULL,
-           .pos_lo = learned && planes.lo != NULL ? planes.lo + position : NULL, .ids = call->in,
-           .positions = job->positions, .rows = job->shape->rows, .hidden = call->node->out_count,
-           .real = job->shape->compute.real);
+    const struct ox_planes position = planes_of(call, OX_ROLE_POSITION, 0);
+    for (uint32_t g = 0; g < call->list->groups; g++) {
+        const struct ox_planes table = planes_of(call, OX_ROLE_EMBED, g);
+        OX_RUN(&call->job->run, embed_forward, .out = call->out, .table_hi = table.hi, .table_lo = table.lo,
+               .pos_hi = position.hi, .pos_lo = position.lo, .ids = call->in, .positions = job->positions,
+               .tokens = tokens_of(call, g), .rows = job->shape->rows, .hidden = call->node->out_count,
+               .real = job->shape->compute.real);
+    }
 }
 
 void ox_lookup_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    OX_RUN(&call->job->run, embed_backward,
-           .dtable = ox_node_grad(call, OX_ROLE_EMBED), .dpos = ox_node_grad(call, OX_ROLE_POSITION),
-           .dout = call->dout, .ids = call->in, .positions = job->positions, .rows = job->shape->rows,
-           .hidden = call->node->out_count, .real = job->shape->compute.real);
+    for (uint32_t g = 0; g < call->list->groups; g++) {
+        OX_RUN(&call->job->run, embed_backward, .dtable = ox_node_grad_of(call, OX_ROLE_EMBED, g),
+               .dpos = g == 0 ? ox_node_grad(call, OX_ROLE_POSITION) : NULL, .dout = call->dout, .ids = call->in,
+               .positions = job->positions, .tokens = tokens_of(call, g), .rows = job->shape->rows,
+               .hidden = call->node->out_count, .real = job->shape->compute.real);
+    }
 }
 
 static void scale_in_place(struct ox_unit_job *job, float scale, void *rows) {

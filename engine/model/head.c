@@ -4,6 +4,7 @@
 
 #include "base/arena.h"
 #include "base/bytes.h"
+#include "engine/model/node_groups.h"
 #include "kernels/head_walk.h"
 
 void ox_head_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
@@ -19,8 +20,9 @@ void ox_cast_forward(const struct ox_node_call *call) {
     for (uint32_t at = 0; at < call->node->out_count; at += cols) {
         const uint64_t offset = job->unit->role_offset[call->node->role + at / cols];
         OX_RUN(&call->job->run, planes_join, .out = (unsigned char *)call->out + at * width,
-               .hi = job->planes.hi + offset, .lo = job->planes.lo == NULL ? NULL : job->planes.lo + offset,
-               .count = cols, .real = job->shape->compute.real);
+               .hi = job->planes[0].hi + offset,
+               .lo = job->planes[0].lo == NULL ? NULL : job->planes[0].lo + offset, .count = cols,
+               .real = job->shape->compute.real);
     }
 }
 
@@ -52,32 +54,63 @@ static uint64_t carve(const struct ox_shape *shape, const struct ox_node *node, 
                : ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count);
 }
 
+static bool is_cut(const struct ox_shape *shape) {
+    return ox_model_groups(&shape->model->config) > 1;
+}
+
 uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    struct ox_loss_rooms of_groups;
     struct rooms rooms;
     (void)backward;
-    return carve(shape, node, NULL, &rooms);
+    return is_cut(shape) ? ox_loss_group_rooms(shape, node, NULL, &of_groups) : carve(shape, node, NULL, &rooms);
 }
 
 static bool is_tied(const struct ox_unit *unit) {
     return unit->role_offset[OX_ROLE_HEAD] == UINT64_MAX;
 }
 
-/* The losses of pairs, and what each row weighs in them: all log-probabilities of a pair come before its gradients. */
-static void weigh_pairs(const struct ox_node_call *call, struct ox_op_head *op, const struct rooms *rooms) {
+/* The losses of pairs, and what each row weighs in them, of the log-probabilities of rows. */
+static void weigh(const struct ox_node_call *call, double *values, const struct rooms *rooms) {
     struct ox_unit_job *const job = call->job;
     const struct ox_objective *const objective = &job->shape->objective;
+    OX_RUN(&job->run, pairs, .values = values, .row_weights = rooms->row_weights, .row_nll = rooms->row_nll,
+           .targets = job->targets, .reference = job->reference, .batch = job->shape->batch, .seq = job->shape->seq,
+           .loss = objective->pair_loss, .beta = objective->beta, .smoothing = objective->pair_smoothing,
+           .sft = objective->sft);
+}
+
+/* All log-probabilities of a pair come before its gradients. */
+static void weigh_pairs(const struct ox_node_call *call, struct ox_op_head *op, const struct rooms *rooms) {
     double *const values = op->loss_sum;
     struct ox_op_head alone = *op;
     alone.loss_sum = op->loss_sum = rooms->spare;
     alone.row_nll = rooms->row_nll;
     alone.din = NULL;
     alone.dweight = NULL;
-    OX_THEN(job->run.status, OX_QUEUE(job->run.ops, job->run.lane, head, &alone));
-    OX_RUN(&job->run, pairs, .values = values, .row_weights = rooms->row_weights, .row_nll = rooms->row_nll,
-           .targets = job->targets, .reference = job->reference, .batch = job->shape->batch, .seq = job->shape->seq,
-           .loss = objective->pair_loss, .beta = objective->beta, .smoothing = objective->pair_smoothing,
-           .sft = objective->sft);
+    OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &alone));
+    weigh(call, values, rooms);
     op->row_weights = rooms->row_weights;
+}
+
+/* The same with groups of features: statistics, losses, and then the gradients of every part of the vocabulary. */
+static void run_groups(const struct ox_node_call *call, struct ox_op_head op, bool backward) {
+    const struct ox_objective *const objective = &call->job->shape->objective;
+    struct ox_loss_rooms rooms;
+    ox_loss_group_rooms(call->job->shape, call->node, call->scratch, &rooms);
+    op.scratch = rooms.head;
+    double *const values = op.loss_sum;
+    if (objective->pairs) {
+        op.loss_sum = rooms.spare;
+        op.row_nll = rooms.row_nll;
+    }
+    ox_loss_groups_statistics(call, &op, &rooms);
+    if (objective->pairs) {
+        weigh(call, values, &(struct rooms){.row_nll = rooms.row_nll, .row_weights = rooms.row_weights});
+        op.row_weights = rooms.row_weights;
+    }
+    if (backward) {
+        ox_loss_groups_gradients(call, &op, &rooms);
+    }
 }
 
 /* Logits and loss; in backward the gradients too, of the table and of the rows that the table is multiplied with. */
@@ -87,21 +120,26 @@ static void run_loss(const struct ox_node_call *call, bool backward) {
     const struct ox_model_config *const config = &job->shape->model->config;
     const bool trained = backward && (is_tied(job->unit) || job->unit->role_trained[OX_ROLE_HEAD]);
     struct ox_op_head op = {
-        .loss_sum = args->loss_sum, .din = call->din, .dweight = trained ? args->grads_table : NULL, .in = call->in,
-        .weight_hi = args->table.hi, .weight_lo = args->table.lo, .targets = job->targets, .logits = args->logits,
-        .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
+        .loss_sum = args->loss_sum, .din = call->din, .dweight = trained ? args->grads_tables[0] : NULL,
+        .in = call->in, .weight_hi = args->tables[0].hi, .weight_lo = args->tables[0].lo, .targets = job->targets,
+        .logits = args->logits, .rows = job->shape->rows, .hidden = config->hidden, .vocab = config->vocab,
         .loss_scale = args->loss_scale, .logit_scale = (float)config->logit_scale,
         .logit_cap = (float)config->logit_cap, .real = job->shape->compute.real, .begins = job->begins};
-    struct rooms rooms;
-    carve(job->shape, call->node, call->scratch, &rooms);
-    op.scratch = rooms.head;
     const struct ox_objective *const objective = &job->shape->objective;
-    if (objective->smoothing != 0.0f || objective->z_loss != 0.0f) {
+    const bool parts = objective->smoothing != 0.0f || objective->z_loss != 0.0f;
+    if (parts) {
         op.parts = args->loss_sum + OX_LOSS_NLL;
-        op.row_parts = rooms.row_parts;
         op.smoothing = job->trains ? objective->smoothing : 0.0f;
         op.z_loss = job->trains ? objective->z_loss : 0.0f;
     }
+    if (is_cut(job->shape)) {
+        run_groups(call, op, backward);
+        return;
+    }
+    struct rooms rooms;
+    carve(job->shape, call->node, call->scratch, &rooms);
+    op.scratch = rooms.head;
+    op.row_parts = parts ? rooms.row_parts : NULL;
     if (objective->pairs) {
         weigh_pairs(call, &op, &rooms);
     }
@@ -118,12 +156,16 @@ void ox_loss_backward(const struct ox_node_call *call) {
     run_loss(call, true);
 }
 
-/* Clears what lies behind a tied table, up to where the gradient of its unit goes on. */
-static void clear_behind_table(struct ox_unit_job *job, float *grads_table) {
+/* Clears what lies behind a tied table, or that of a group, up to where the gradient of its unit goes on. */
+static void clear_behind_tables(struct ox_unit_job *job, float *const *grads_tables) {
     const struct ox_model_config *const config = &job->shape->model->config;
-    const uint64_t count = (uint64_t)config->vocab * config->hidden;
-    if (job->begins && grads_table != NULL && is_tied(job->unit)) {
-        ox_clear_range(job, grads_table, count, ox_align_up(count, OX_GROUP_ELEMS));
+    const uint32_t groups = ox_model_groups(config);
+    for (uint32_t g = 0; g < groups && job->begins && is_tied(job->unit); g++) {
+        const uint64_t rows = ox_groups_begin(config->vocab, groups, g + 1) - ox_groups_begin(config->vocab, groups, g);
+        if (grads_tables[g] != NULL) {
+            ox_clear_range(job, grads_tables[g], rows * config->hidden,
+                           ox_align_up(rows * config->hidden, OX_GROUP_ELEMS));
+        }
     }
 }
 
@@ -136,10 +178,10 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
                            [OX_MEMORY_DX] = args->dx, [OX_MEMORY_WORK] = job->work, [OX_MEMORY_KEPT] = NULL};
     const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
     job->head = args;
-    job->planes = args->planes;
+    job->planes[0] = args->planes;
     OX_RUN(&job->run, zero, .target = args->loss_sum,
            .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
-    clear_behind_table(job, args->grads_table);
+    clear_behind_tables(job, args->grads_tables);
     ox_schedule_run(&schedule, job, &weights, bases);
     return job->run.status;
 }
@@ -183,6 +225,7 @@ static struct walk walk_of(const struct ox_shape *shape) {
     const uint32_t vocab = shape->model->config.vocab;
     const struct ox_head_walk walk = ox_head_walk_of(&shape->compute, shape->rows, vocab);
     struct walk out = {.vocab = vocab, .tiles = (double)ox_div_up(vocab, walk.tile_vocab), .held = walk.held};
+    out.held &= !is_cut(shape);
     out.groups = (double)ox_div_up(shape->rows, walk.group_rows);
     out.pieces = out.tiles * out.groups * (double)ox_div_up(walk.group_rows, walk.tile_rows);
     return out;
@@ -237,7 +280,7 @@ static void cpu_cost(struct ox_cost *cost, bool backward) {
     ox_cost_add_linear(cost, hidden, vocab, false);
     ox_cost_add_loop(cost, cost->rows, vocab, one_pass);
     if (backward) {
-        if (!ox_ops_head_holds_logits(&cost->shape->compute, cost->shape->rows, vocab)) {
+        if (is_cut(cost->shape) || !ox_ops_head_holds_logits(&cost->shape->compute, cost->shape->rows, vocab)) {
             ox_cost_add_linear(cost, hidden, vocab, false);
         }
         ox_cost_add_loop(cost, cost->rows, vocab, two_passes);

@@ -32,13 +32,18 @@ static uint32_t add_in_place(struct ox_list *list, uint32_t over) {
     return id;
 }
 
-uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role) {
+uint32_t ox_list_owner_of(const struct ox_list *list, enum ox_role role, uint32_t group) {
     for (uint32_t i = 0; i < list->unit_count; i++) {
-        if (list->units[i]->role_offset[role] != UINT64_MAX) {
+        const uint32_t of = list->units[i]->group;
+        if (list->units[i]->role_offset[role] != UINT64_MAX && (of == OX_NO_GROUP || of == group)) {
             return i;
         }
     }
     return UINT32_MAX;
+}
+
+uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role) {
+    return ox_list_owner_of(list, role, 0);
 }
 
 bool ox_list_trains(const struct ox_list *list, enum ox_role role) {
@@ -67,6 +72,7 @@ static uint32_t heads_width(const struct ox_list *list, uint32_t heads) {
 uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const struct ox_unit *unit) {
     *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
     list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
+    list->groups = ox_model_groups(&shape->model->config);
     list->in = add_rows(list, shape->model->config.hidden);
     return list->in;
 }
@@ -148,6 +154,9 @@ static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear,
 static uint32_t add_linear(struct ox_list *list, struct ox_node linear) {
     const enum ox_role a = ox_adapter_role(linear.role);
     linear.kind = OX_NODE_LINEAR;
+    linear.cut = list->groups == 1                                                     ? OX_CUT_NONE
+                 : linear.role == OX_ROLE_QKV || linear.role == OX_ROLE_GATE_UP ? OX_CUT_COLUMNS
+                                                                                       : OX_CUT_ROWS;
     linear.out = add_rows(list, linear.out_count);
     add_node(list, linear);
     return a != OX_ROLE_COUNT && has(list, a) ? add_adapters(list, &linear, a) : linear.out;
@@ -437,7 +446,7 @@ void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, s
     const uint32_t hidden = shape->model->config.hidden;
     const struct ox_handed handed = ox_handed_of(shape);
     const bool last = unit->expert_first + unit->expert_count == shape->model->config.mixture.router.experts;
-    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
+    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = 1};
     list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
     list->in = add_value(list, unit->expert_first == 0 ? handed.first_bytes : handed.bytes);
     list->out = last ? add_rows(list, hidden) : add_value(list, handed.bytes);

@@ -53,8 +53,13 @@ struct ox_value {
     uint32_t home; /* the value in whose memory it lies: itself, or one that it is written over */
 };
 
+/* How a product is cut into groups of features: each makes some columns of its output, or adds to all of them what it
+ * makes of some columns of its input. */
+enum ox_node_cut { OX_CUT_NONE, OX_CUT_COLUMNS, OX_CUT_ROWS };
+
 struct ox_node {
     enum ox_node_kind kind;
+    enum ox_node_cut cut;      /* LINEAR */
     enum ox_role role;         /* of its weight, where it has one; its bias has the role after that */
     uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
     uint32_t order;            /* a value without a gradient: of a mixture, how its pairs are sorted; of a norm, its
@@ -81,6 +86,7 @@ struct ox_list {
     const struct ox_unit *unit; /* the stage's own, the first of its units */
     const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
     uint32_t unit_count;
+    uint32_t groups; /* of features, one behind the other in every value that is cut */
     struct ox_node nodes[OX_LIST_NODES_MAX];
     struct ox_value values[OX_LIST_VALUES_MAX];
     uint32_t node_count, value_count;
@@ -163,8 +169,10 @@ struct ox_node_call {
     bool adds_weights;            /* another node has begun dweights */
 };
 
-/* The number of the stage's unit that has a role; UINT32_MAX: none has. */
+/* The number of the stage's unit that has a role; UINT32_MAX: none has. Of a role that is cut: the first, or that of a
+ * group. */
 uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role);
+uint32_t ox_list_owner_of(const struct ox_list *list, enum ox_role role, uint32_t group);
 /* Where a node with a stride begins in the first row of `in`, or of its gradient; NULL for NULL. */
 void *ox_node_part(const struct ox_node_call *call, const void *rows);
 /* Whether a tensor of the role is there and trained. */
@@ -173,6 +181,9 @@ bool ox_list_trains(const struct ox_list *list, enum ox_role role);
 /* A tensor of the stage, and its gradient; NULL where it has none. */
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role);
 float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
+/* The same of a group, where the role is cut. */
+const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
+float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */

@@ -6,6 +6,7 @@
 #include "base/hash/hash.h"
 #include "base/prng/prng.h"
 #include "engine/family/families.h"
+#include "engine/model/groups.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -138,7 +139,7 @@ static void add_tensor(struct ox_model *model, const struct ox_family *family, s
         tensor->shape[i] = extent_of(&model->config, row->shape[i]);
         tensor->count *= tensor->shape[i];
     }
-    tensor->whole = tensor->shape[0];
+    memcpy(tensor->whole, tensor->shape, sizeof tensor->whole);
     tensor->next_part = OX_NO_TENSOR;
     tensor->trained = !row->fixed;
     tensor->fp32 = row->fp32;
@@ -182,7 +183,7 @@ struct building {
 /* Leaves of a tensor of all experts what a unit has of it. */
 static void keep_part(struct ox_tensor *tensor, const struct ox_unit *unit) {
     const uint64_t expert_elems = tensor->count / tensor->shape[0];
-    OX_ASSERT(unit->expert_first + unit->expert_count <= tensor->whole);
+    OX_ASSERT(unit->expert_first + unit->expert_count <= tensor->whole[0]);
     tensor->shape[0] = unit->expert_count;
     tensor->count = unit->expert_count * expert_elems;
     tensor->part_first = unit->expert_first * expert_elems;
@@ -223,15 +224,30 @@ static void add_rows(struct ox_model *model, const struct ox_family *family, str
     at->role = row->role;
 }
 
-/* Adds the unit of the stage that comes next in forward, of which kind, layer, stream and experts are given. Returns
- * its index. */
-static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, struct ox_unit given) {
+/* Adds a group's parts of a tensor to its unit; what is not cut to the one of no group. */
+static void add_cut_row(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
+                        uint32_t row_idx) {
+    const struct ox_family_row *const row = ox_family_row_at(family, row_idx);
+    const struct ox_row_cut cut = ox_row_cut_of(&model->config, row);
+    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP);
+    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? ox_row_cut_parts(&cut) : 1); i++) {
+        add_tensor(model, family, unit, row, unit->layer, 0);
+        model->tensors[model->tensor_count - 1].row = row_idx;
+        if (cut.count > 0) {
+            ox_row_cut_take(&cut, ox_model_groups(&model->config), unit->group, i,
+                            &model->tensors[model->tensor_count - 1]);
+        }
+    }
+}
+
+/* Adds a unit of a stage, of which kind, layer, stream, experts and group are given, with its tensors among those of
+ * `of` in the family's rows. Returns its index. */
+static uint32_t add_unit(struct ox_model *model, const struct ox_family *family, struct ox_unit given,
+                         enum ox_unit_kind of) {
     const struct ox_model_config *const config = &model->config;
-    const enum ox_unit_kind of = given.kind == OX_UNIT_EXPERTS ? OX_UNIT_BLOCK : given.kind; /* in the family's rows */
-    const bool is_block = given.kind == OX_UNIT_BLOCK;
+    const bool is_block = given.kind == OX_UNIT_BLOCK, is_cut = ox_model_groups(config) > 1;
     const uint32_t unit_idx = model->unit_count++, layer = given.layer;
     struct ox_unit *const unit = &model->units[unit_idx];
-    model->stages[model->stage_count++] = unit_idx;
     *unit = given;
     unit->own = unit_idx;
     unit->next = OX_NO_UNIT;
@@ -243,27 +259,74 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     const struct ox_family_row *row;
     for (uint32_t i = 0, group; (row = ox_family_row_at(family, i)) != NULL; i += group) {
         group = group_of(family, i);
-        if (has_row(config, row, of, layer)) {
+        if (has_row(config, row, of, layer) && is_cut) {
+            add_cut_row(model, family, unit, i);
+        } else if (has_row(config, row, of, layer)) {
             add_rows(model, family, &at, i, group);
         }
     }
     ox_unit_lay_out(model, unit);
+    for (uint32_t i = unit->tensor_first; is_cut && i < model->tensor_count; i++) {
+        model->tensors[i].place = model->tensors[i].offset;
+    }
     model->param_count += unit->param_count;
     model->own_count++;
     return unit_idx;
+}
+
+/* Adds the stage that comes next in forward; with groups of features a unit of each behind what is not cut. Returns its
+ * own unit, the first that has a tensor. */
+static uint32_t add_stage(struct ox_model *model, const struct ox_family *family, struct ox_unit given) {
+    const enum ox_unit_kind of = given.kind == OX_UNIT_EXPERTS ? OX_UNIT_BLOCK : given.kind;
+    const uint32_t groups = ox_model_groups(&model->config), stream = given.stream;
+    uint32_t own = OX_NO_UNIT, before = OX_NO_UNIT;
+    for (uint32_t k = 0; k <= (groups > 1 ? groups : 0); k++) {
+        given.kind = own == OX_NO_UNIT ? given.kind : OX_UNIT_BESIDE;
+        given.group = k == 0 ? OX_NO_GROUP : k - 1;
+        given.stream = stream + k * (model->config.layers + 2);
+        const uint32_t unit_idx = add_unit(model, family, given, of);
+        if (model->units[unit_idx].tensor_count == 0) { /* an embedding may have nothing but its table */
+            model->unit_count--;
+            continue;
+        }
+        own = own == OX_NO_UNIT ? unit_idx : own;
+        model->units[unit_idx].own = own;
+        if (before != OX_NO_UNIT) {
+            model->units[before].next = unit_idx;
+        }
+        before = unit_idx;
+    }
+    model->stages[model->stage_count++] = own;
+    return own;
 }
 
 static void add_block(struct ox_model *model, const struct ox_family *family) {
     const uint32_t layer = model->block_count, per_unit = model->config.mixture.per_unit;
     const uint32_t experts = model->config.mixture.router.experts;
     struct ox_unit unit = {.kind = OX_UNIT_BLOCK, .layer = layer, .stream = layer + 1};
-    model->blocks[model->block_count++] = add_unit(model, family, unit);
+    model->blocks[model->block_count++] = add_stage(model, family, unit);
     unit.kind = OX_UNIT_EXPERTS;
     for (uint32_t i = 0; i < groups_in(&model->config, layer); i++) {
         unit.expert_first = i * per_unit;
         unit.expert_count = (uint32_t)ox_min_u64(per_unit, experts - unit.expert_first);
-        add_unit(model, family, unit);
+        add_stage(model, family, unit);
     }
+}
+
+/* The first unit of a stage that has a role; OX_NO_UNIT: none has. */
+static uint32_t unit_with(const struct ox_model *model, uint32_t unit_idx, enum ox_role role) {
+    while (unit_idx != OX_NO_UNIT && model->units[unit_idx].role_offset[role] == UINT64_MAX) {
+        unit_idx = model->units[unit_idx].next;
+    }
+    return unit_idx;
+}
+
+uint32_t ox_model_table_unit(const struct ox_model *model, uint32_t group) {
+    uint32_t unit_idx = model->table.unit_idx;
+    for (; group > 0; group--) {
+        unit_idx = model->units[unit_idx].next;
+    }
+    return unit_idx;
 }
 
 /* Makes the block that was added last share the units of the one with which its run of blocks begins: their stages have
@@ -304,7 +367,7 @@ static enum ox_status share_block(struct ox_model *model, const struct ox_model 
 
 static enum ox_status add_units(struct ox_model *model, const struct ox_family *family) {
     enum ox_status status = OX_OK;
-    model->embed_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_EMBED});
+    model->embed_idx = add_stage(model, family, (struct ox_unit){.kind = OX_UNIT_EMBED});
     while (model->block_count < model->config.layers && status == OX_OK) {
         const struct ox_model before = *model;
         add_block(model, family);
@@ -315,11 +378,11 @@ static enum ox_status add_units(struct ox_model *model, const struct ox_family *
     if (status != OX_OK) {
         return status;
     }
-    model->head_idx = add_unit(model, family, (struct ox_unit){.kind = OX_UNIT_HEAD,
-                                                               .stream = model->block_count + 1});
-    model->table.unit_idx = model->config.tied ? model->embed_idx : model->head_idx;
-    model->table.offset =
-        model->units[model->table.unit_idx].role_offset[model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD];
+    model->head_idx = add_stage(model, family, (struct ox_unit){.kind = OX_UNIT_HEAD,
+                                                                .stream = model->block_count + 1});
+    const enum ox_role role = model->config.tied ? OX_ROLE_EMBED : OX_ROLE_HEAD;
+    model->table.unit_idx = unit_with(model, model->config.tied ? model->embed_idx : model->head_idx, role);
+    model->table.offset = model->units[model->table.unit_idx].role_offset[role];
     for (uint32_t i = 0; i < model->stage_count && model->faces != NULL; i++) {
         struct ox_unit *const face = &model->faces[i];
         *face = face->kind == OX_UNIT_BLOCK || face->kind == OX_UNIT_EXPERTS ? *face : model->units[model->stages[i]];
@@ -408,19 +471,39 @@ static void list_names(struct ox_model *model) {
     }
 }
 
+/* Puts saved tensors in the order of files, which is that of the family's rows in every stage: those of a stage that is
+ * cut are in that of its units. */
+static void order_saved(struct ox_model *model) {
+    for (uint32_t i = 1; i < model->saved_count; i++) {
+        for (uint32_t k = i; k > 0; k--) {
+            const uint32_t idx = model->saved[k];
+            const struct ox_tensor *const before = &model->tensors[model->saved[k - 1]];
+            const struct ox_tensor *const at = &model->tensors[idx];
+            if (model->units[before->unit_idx].own != model->units[at->unit_idx].own || before->row <= at->row) {
+                break;
+            }
+            model->saved[k] = model->saved[k - 1];
+            model->saved[k - 1] = idx;
+        }
+    }
+}
+
 /* Numbers the tensors that are saved. */
 static void list_saved(struct ox_model *model) {
     for (uint32_t i = 0; i < model->tensor_count; i++) {
-        struct ox_tensor *const tensor = &model->tensors[i];
-        if (tensor->part_first > 0) { /* the first part has numbered it */
-            continue;
+        const bool is = model->config.lora.r == 0 || model->tensors[i].trained;
+        if (model->tensors[i].part_first == 0 && is) { /* else the first part has added it */
+            model->saved[model->saved_count++] = i;
         }
-        const bool is = model->config.lora.r == 0 || tensor->trained;
-        for (uint32_t part = i; part != OX_NO_TENSOR; part = model->tensors[part].next_part) {
-            model->tensors[part].saved_idx = is ? model->saved_count : OX_NO_TENSOR;
+        model->tensors[i].saved_idx = OX_NO_TENSOR;
+    }
+    if (ox_model_groups(&model->config) > 1) {
+        order_saved(model);
+    }
+    for (uint32_t i = 0; i < model->saved_count; i++) {
+        for (uint32_t part = model->saved[i]; part != OX_NO_TENSOR; part = model->tensors[part].next_part) {
+            model->tensors[part].saved_idx = i;
         }
-        model->saved[model->saved_count] = i;
-        model->saved_count += is;
     }
 }
 
@@ -437,6 +520,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     }
     enum ox_status status = ox_model_config_check(config->family, config);
     OX_THEN(status, ox_model_check_grouping(config));
+    OX_THEN(status, ox_model_check_groups(config));
     if (status != OX_OK) {
         return status;
     }
@@ -448,13 +532,14 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         group_count += groups_in(config, i);
     }
     const bool adapted = config->lora.r > 0;
-    const uint64_t tensors_most = adapted ? 4 * tensor_count : tensor_count + 1;
+    const uint32_t groups = ox_model_groups(config), each = groups > 1 ? 1 + groups : 3; /* units of a stage */
+    const uint64_t tensors_most = (adapted ? 4 : groups > 1 ? 3 * groups : 1) * tensor_count + 1;
     const bool shares = config->shared_layers > 1;
     OX_ASSERT(!shares || !adapted);
     struct ox_model *model = calloc(1, sizeof *model);
     if (model != NULL) {
         model->config = *config;
-        model->units = calloc(3 * ((size_t)config->layers + group_count + 2), sizeof *model->units);
+        model->units = calloc(each * ((size_t)config->layers + group_count + 2), sizeof *model->units);
         model->stages = calloc(config->layers + (size_t)group_count + 2, sizeof *model->stages);
         model->blocks = calloc(config->layers, sizeof *model->blocks);
         model->faces = shares ? calloc(config->layers + (size_t)group_count + 2, sizeof *model->faces) : NULL;
@@ -472,7 +557,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         ox_model_close(&model);
         return status;
     }
-    OX_ASSERT(model->tensor_count == tensor_count);
+    OX_ASSERT(groups > 1 ? model->tensor_count <= tensors_most : model->tensor_count == tensor_count);
     model->adapter_first = model->tensor_count;
     if (adapted && (status = ox_model_add_adapters(model, family->lora_targets)) != OX_OK) {
         ox_model_close(&model);
@@ -567,7 +652,7 @@ static float constant_of(const struct ox_model *model, const struct ox_tensor *t
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,
                           uint64_t idx) {
     OX_ASSERT(idx < tensor->count);
-    idx += tensor->part_first;
+    idx = ox_tensor_in_files(tensor, idx);
     if (is_constant(tensor)) {
         return constant_of(model, tensor);
     }
@@ -581,7 +666,11 @@ void ox_model_init_values(const struct ox_model *model, const struct ox_tensor *
                           uint64_t count, float *out) {
     OX_ASSERT(first <= tensor->count && count <= tensor->count - first);
     if (!is_constant(tensor) && tensor->init != OX_INIT_UNIFORM) {
-        ox_normals(seed, init_stream(tensor), tensor->part_first + first, count, init_deviation(model, tensor), out);
+        for (uint64_t there; count > 0; first += there, out += there, count -= there) {
+            there = ox_tensor_together(tensor, first, count);
+            ox_normals(seed, init_stream(tensor), ox_tensor_in_files(tensor, first), there,
+                       init_deviation(model, tensor), out);
+        }
         return;
     }
     for (uint64_t i = 0; i < count; i++) {

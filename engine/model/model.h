@@ -11,8 +11,11 @@ extern "C" {
 
 enum { OX_TENSOR_ALIGN_ELEMS = 64, OX_TENSOR_NAME_BYTES = 96 };
 enum { OX_NO_UNIT = UINT32_MAX, OX_NO_TENSOR = UINT32_MAX };
-/* The most units that a stage uses beside the head's table. */
-enum { OX_MODEL_STAGE_UNITS_MAX = 3 }; /* its own, what is frozen of it, and adapters */
+/* Groups of features; what is in none of them. */
+enum { OX_TENSOR_GROUPS_MAX = 8, OX_NO_GROUP = UINT32_MAX };
+/* The most units that a stage uses beside the head's table: its own, what is frozen of it, and adapters; or its own and
+ * one of each group. */
+enum { OX_MODEL_STAGE_UNITS_MAX = 1 + OX_TENSOR_GROUPS_MAX };
 
 /* What a tensor's update has in place of the run's numbers. */
 struct ox_tensor_group {
@@ -27,13 +30,16 @@ struct ox_tensor {
     uint32_t unit_idx;
     uint32_t layer;  /* of a block's */
     enum ox_role role;
+    uint32_t row;  /* of a model that is cut: in the family's table */
     uint32_t rank; /* 1 to 3 */
     uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
     /* A tensor of all experts is one in files; each unit with some of the experts has a part of it, under its
-     * name. */
-    uint64_t whole;     /* the first extent of the tensor in files: shape[0], of a part more */
+     * name. So has each group of features of a tensor that is cut. */
+    uint64_t whole[3];   /* the extents of the tensor in files: shape, of a part more */
     uint64_t part_first; /* its first element within the tensor in files */
+    uint64_t run, run_stride; /* of a part with some columns: it lies there in runs of so many elements, whose
+                                 beginnings are so far apart; run 0: in one */
     uint32_t next_part; /* the part behind it; OX_NO_TENSOR: none */
     uint64_t offset; /* first element within its unit's flat vector */
     uint64_t place;  /* the same with all experts of a block in its unit, which names it for random roundings */
@@ -52,7 +58,17 @@ struct ox_tensor {
 
 /* Elements of the tensor in files, of which this is all or a part. */
 static inline uint64_t ox_tensor_whole_count(const struct ox_tensor *tensor) {
-    return tensor->count / tensor->shape[0] * tensor->whole;
+    return tensor->whole[0] * tensor->whole[1] * tensor->whole[2];
+}
+/* Where element `idx` lies within the tensor in files. */
+static inline uint64_t ox_tensor_in_files(const struct ox_tensor *tensor, uint64_t idx) {
+    return tensor->part_first +
+           (tensor->run > 0 ? idx / tensor->run * tensor->run_stride + idx % tensor->run : idx);
+}
+/* How many of `count` elements from `idx` on lie behind one another there. */
+static inline uint64_t ox_tensor_together(const struct ox_tensor *tensor, uint64_t idx, uint64_t count) {
+    const uint64_t left = tensor->run > 0 ? tensor->run - idx % tensor->run : count;
+    return left < count ? left : count;
 }
 /* Copies what a folder's tensor has been given since its model was made: whether it is trained, and so on. */
 void ox_tensor_take(struct ox_tensor *to, const struct ox_tensor *from);
@@ -97,6 +113,7 @@ struct ox_unit {
     uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
     uint32_t layer; /* of a block, and of a unit with experts of it */
     uint32_t expert_first, expert_count; /* of a unit with some of a block's experts: which; else 0 */
+    uint32_t group; /* of a unit with the tensors of a group of features: which; else OX_NO_GROUP */
     uint32_t stream; /* the number that the unit would have with all experts in their blocks' units, as `place` */
     bool whole; /* it has matrices that Muon updates, so one chunk has all of it, and one rank */
     bool one_moment; /* such matrices alone, so its state has no second moment */
@@ -104,7 +121,7 @@ struct ox_unit {
 };
 
 /* Where the head's table (vocab, hidden) begins: in the head's own unit, in the embedding's where they are tied, or in
- * one beside the head's. */
+ * one beside the head's. With groups of features: that of the first (ox_model_table_unit). */
 struct ox_table {
     uint32_t unit_idx;
     uint64_t offset; /* first element within the unit's flat vector */
@@ -161,6 +178,19 @@ uint32_t ox_model_stage_units(const struct ox_model *model, const struct ox_unit
                               const struct ox_unit *out[OX_MODEL_STAGE_UNITS_MAX]);
 /* How many units have experts of a block, in whose unit they are not; `first`: where they begin among the stages. */
 uint32_t ox_model_expert_units(const struct ox_model *model, uint32_t block_unit_idx, uint32_t *first);
+/* Groups of features, 1 or more, and whether the model can be cut into them: OX_E_CONFIG says why not. */
+static inline uint32_t ox_model_groups(const struct ox_model_config *config) {
+    return config->tensor_groups > 1 ? config->tensor_groups : 1;
+}
+OX_MUST enum ox_status ox_model_check_groups(const struct ox_model_config *config);
+/* Where the range of a group begins, of an extent that is cut into groups as evenly as may be. */
+uint64_t ox_groups_begin(uint64_t extent, uint32_t groups, uint32_t group);
+/* The unit with a group's part of the head's table. */
+uint32_t ox_model_table_unit(const struct ox_model *model, uint32_t group);
+/* The part that has element `at` of a tensor in files, of which `part_idx` is the first part: its index, the element's
+ * there, and how many lie behind one another from it on, in both. OX_NO_TENSOR: none has it. */
+uint32_t ox_model_part_at(const struct ox_model *model, uint32_t part_idx, uint64_t at, uint64_t *idx,
+                          uint64_t *count);
 /* Whether a grouping of a mixture can be: OX_E_CONFIG where groups do not fill whole OX_GROUP_ELEMS, or where the model
  * has no such experts. */
 OX_MUST enum ox_status ox_model_check_grouping(const struct ox_model_config *config);

@@ -2,30 +2,39 @@
 #include "engine/model/list.h"
 
 #include "base/assert.h"
+#include "engine/model/node_groups.h"
 #include "engine/model/pieces.h"
 
 /* ---- weights ---- */
 
-static const void *weight_of(const struct ox_node_call *call, enum ox_role role) {
-    const uint32_t owner = ox_list_owner(call->list, role);
+const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
+    const uint32_t owner = ox_list_owner_of(call->list, role, group);
     const uint32_t width = ox_real_bytes(call->job->shape->compute.real);
     return owner == UINT32_MAX ? NULL
                                : (const unsigned char *)call->weights->weights[owner] +
                                      (call->list->units[owner]->role_offset[role] - call->job->weights_first) * width;
 }
 
-static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
-    const uint32_t owner = ox_list_owner(call->list, role);
+float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
+    const uint32_t owner = ox_list_owner_of(call->list, role, group);
     const bool has = ox_list_trains(call->list, role) && call->weights->grads[owner] != NULL;
     return has ? call->weights->grads[owner] + call->list->units[owner]->role_offset[role] : NULL;
 }
 
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role) {
-    return weight_of(call, role);
+    return ox_node_weight_of(call, role, 0);
 }
 
 float *ox_node_grad(const struct ox_node_call *call, enum ox_role role) {
-    return grad_of(call, role);
+    return ox_node_grad_of(call, role, 0);
+}
+
+static const void *weight_of(const struct ox_node_call *call, enum ox_role role) {
+    return ox_node_weight(call, role);
+}
+
+static float *grad_of(const struct ox_node_call *call, enum ox_role role) {
+    return ox_node_grad(call, role);
 }
 
 static enum ox_role bias_of(const struct ox_node *node) {
@@ -34,8 +43,14 @@ static enum ox_role bias_of(const struct ox_node *node) {
 
 /* ---- norm ---- */
 
+static uint32_t groups_of(const struct ox_shape *shape) {
+    return ox_model_groups(&shape->model->config);
+}
+
 static uint64_t norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
+    return !backward               ? 0
+           : groups_of(shape) == 1 ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count)
+                                   : ox_norm_group_scratch(shape, node->in_count, 2);
 }
 
 /* Weights of a norm lie in the unit's vector, or are cast: the gain, and the bias behind it. */
@@ -61,12 +76,17 @@ static void norm_forward(const struct ox_node_call *call) {
 static void norm_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_model_config *const config = &shape->model->config;
-    OX_RUN(&call->job->run, norm_backward,
-           .din = call->din, .residual = call->dresidual, .dgain = grad_of(call, call->node->role),
-           .dbias = grad_of(call, bias_of(call->node)), .dout = call->dout, .in = call->in,
-           .gain = norm_weight(call, call->node->role), .mean = call->saved[1], .rstd = call->saved[0],
-           .scratch = call->scratch, .rows = shape->rows, .cols = config->hidden, .gain_offset = config->gain_offset,
-           .kind = config->norm, .real = shape->compute.real, .begins = call->job->begins);
+    const struct ox_op_norm_backward op = {
+        .din = call->din, .residual = call->dresidual, .dgain = grad_of(call, call->node->role),
+        .dbias = grad_of(call, bias_of(call->node)), .dout = call->dout, .in = call->in,
+        .gain = norm_weight(call, call->node->role), .mean = call->saved[1], .rstd = call->saved[0],
+        .scratch = call->scratch, .rows = shape->rows, .cols = config->hidden, .gain_offset = config->gain_offset,
+        .kind = config->norm, .real = shape->compute.real, .begins = call->job->begins};
+    if (call->list->groups > 1 && (op.dgain != NULL || op.dbias != NULL)) {
+        ox_norm_groups_backward(call, op);
+    } else {
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &op));
+    }
 }
 
 /* ---- linear ---- */
@@ -80,6 +100,10 @@ void *ox_node_part(const struct ox_node_call *call, const void *rows) {
 static void linear_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        ox_linear_groups_forward(call);
+        return;
+    }
     OX_RUN(&call->job->run, linear_forward,
            .out = call->out, .in = ox_node_part(call, call->in), .weight = weight_of(call, node->role),
            .bias = weight_of(call, bias_of(node)), .residual = call->residual, .rows = shape->rows,
@@ -90,6 +114,10 @@ static void linear_forward(const struct ox_node_call *call) {
 static void linear_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        ox_linear_groups_backward(call);
+        return;
+    }
     /* elements of `in` beside the part that it takes have a gradient already, which stays */
     OX_ASSERT(node->stride == 0 || call->din == NULL || call->din == call->dresidual);
     OX_RUN(&call->job->run, linear_backward, .din = ox_node_part(call, call->din),
@@ -124,39 +152,61 @@ static uint32_t qkv_width(const struct ox_shape *shape) {
 }
 
 static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    return backward ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count) : 0;
+    return !backward               ? 0
+           : groups_of(shape) == 1 ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count)
+                                   : ox_norm_group_scratch(shape, node->in_count, 1);
+}
+
+/* The heads of the first group within a row of it. */
+static void *first_heads(const struct ox_node_call *call, const void *rows) {
+    const uint64_t elems = call->node->first / call->list->groups;
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
 }
 
 static void head_norm_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, head_norm_forward,
-           .inout = ox_node_part(call, call->out), .saved = call->saved[0], .rstd = call->saved[1],
-           .gain = weight_of(call, call->node->role), .rows = shape->rows, .row_stride = call->node->stride,
-           .heads = call->node->head_count, .head_dim = call->node->in_count,
-           .eps = call->node->eps, .gain_offset = shape->model->config.gain_offset,
-           .real = shape->compute.real);
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups, heads = node->head_count / groups, stride = node->stride / groups;
+    for (uint32_t g = 0; g < groups; g++) {
+        OX_RUN(&call->job->run, head_norm_forward,
+               .inout = ox_node_group(call, first_heads(call, call->out), stride, g),
+               .saved = ox_node_group(call, call->saved[0], heads * node->in_count, g),
+               .rstd = ox_node_group_floats(call, call->saved[1], heads, g), .gain = weight_of(call, node->role),
+               .rows = shape->rows, .row_stride = stride, .heads = heads, .head_dim = node->in_count,
+               .eps = node->eps, .gain_offset = shape->model->config.gain_offset, .real = shape->compute.real);
+    }
 }
 
 static void head_norm_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, head_norm_backward,
-           .dinout = ox_node_part(call, call->din), .dgain = grad_of(call, call->node->role), .saved = call->saved[0],
-           .rstd = call->saved[1], .gain = weight_of(call, call->node->role), .scratch = call->scratch,
-           .rows = shape->rows, .row_stride = call->node->stride, .heads = call->node->head_count,
-           .head_dim = call->node->in_count, .gain_offset = shape->model->config.gain_offset,
-           .real = shape->compute.real, .begins = call->job->begins);
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups;
+    const struct ox_op_head_norm_backward op = {
+        .dinout = first_heads(call, call->din), .dgain = grad_of(call, node->role), .saved = call->saved[0],
+        .rstd = call->saved[1], .gain = weight_of(call, node->role), .scratch = call->scratch,
+        .rows = shape->rows, .row_stride = node->stride / groups, .heads = node->head_count / groups,
+        .head_dim = node->in_count, .gain_offset = shape->model->config.gain_offset,
+        .real = shape->compute.real, .begins = call->job->begins};
+    if (groups > 1) {
+        ox_head_norm_groups_backward(call, op);
+    } else {
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head_norm_backward, &op));
+    }
 }
 
 static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
     const struct ox_unit_job *const job = call->job;
     const struct ox_model_config *const config = &job->shape->model->config;
-    OX_RUN(&call->job->run, rope,
-           .qk = qkv, .cos_table = job->cos_table, .sin_table = job->sin_table, .positions = job->positions,
-           .rows = job->shape->rows, .row_stride = qkv_width(job->shape),
-           .heads = config->heads + config->kv_heads, /* q and k lie before v */
-           .head_dim = config->head_dim, .rotary_dim = config->rotary_dim, .inverse = inverse,
-           .neighbours = config->rope_neighbours,
-           .real = job->shape->compute.real);
+    const uint32_t groups = call->list->groups, width = qkv_width(job->shape) / groups;
+    for (uint32_t g = 0; g < groups; g++) {
+        OX_RUN(&call->job->run, rope,
+               .qk = ox_node_group(call, qkv, width, g), .cos_table = job->cos_table, .sin_table = job->sin_table,
+               .positions = job->positions, .rows = job->shape->rows, .row_stride = width,
+               .heads = (config->heads + config->kv_heads) / groups, /* q and k lie before v */
+               .head_dim = config->head_dim, .rotary_dim = config->rotary_dim, .inverse = inverse,
+               .neighbours = config->rope_neighbours, .real = job->shape->compute.real);
+    }
 }
 
 static void rope_forward(const struct ox_node_call *call) {
@@ -204,8 +254,16 @@ struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, ui
                                        .cap = (float)config->attention_cap};
 }
 
+/* Attention of the heads of a group. */
+static struct ox_attention_shape group_attention(const struct ox_shape *shape, uint32_t window) {
+    struct ox_attention_shape attention = ox_attention_shape_of(shape, window);
+    attention.heads /= groups_of(shape);
+    attention.kv_heads /= groups_of(shape);
+    return attention;
+}
+
 static uint64_t attend_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    const struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
+    const struct ox_attention_shape attention = group_attention(shape, node->window);
     (void)backward;
     return ox_ops_attention_scratch_bytes(&shape->compute, &attention);
 }
@@ -224,39 +282,53 @@ static void attend_cached(const struct ox_node_call *call, const struct ox_cache
 
 static void attend_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
+    const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
+    const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
+    const uint32_t width = qkv_width(job->shape) / groups;
+    OX_ASSERT(job->cache == NULL || groups == 1);
     if (job->cache != NULL) {
         attend_cached(call, job->cache);
         ox_add_sinks(call);
         return;
     }
-    OX_RUN(&call->job->run, attention_forward,
-           .out = call->out, .lse = call->saved[0], .qkv = call->in, .positions = job->documents,
-           .scratch = call->scratch, .shape = ox_attention_shape_of(job->shape, call->node->window),
-           .real = job->shape->compute.real);
+    for (uint32_t g = 0; g < groups; g++) {
+        OX_RUN(&call->job->run, attention_forward, .out = ox_node_group(call, call->out, out_width, g),
+               .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g),
+               .qkv = ox_node_group(call, call->in, width, g), .positions = job->documents, .scratch = call->scratch,
+               .shape = attention, .real = job->shape->compute.real);
+    }
     ox_add_sinks(call);
 }
 
 static void attend_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    OX_RUN(&call->job->run, attention_backward,
-           .dqkv = call->din, .dout = call->dout, .qkv = call->in, .out = call->out, .lse = call->saved[0],
-           .positions = job->documents, .scratch = call->scratch,
-           .shape = ox_attention_shape_of(job->shape, call->node->window), .real = job->shape->compute.real);
+    const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
+    const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
+    const uint32_t width = qkv_width(job->shape) / groups;
+    for (uint32_t g = 0; g < groups; g++) {
+        OX_RUN(&call->job->run, attention_backward, .dqkv = ox_node_group(call, call->din, width, g),
+               .dout = ox_node_group(call, call->dout, out_width, g), .qkv = ox_node_group(call, call->in, width, g),
+               .out = ox_node_group(call, call->out, out_width, g),
+               .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g), .positions = job->documents,
+               .scratch = call->scratch, .shape = attention, .real = job->shape->compute.real);
+    }
     ox_add_sinks_backward(call);
 }
 
-/* ---- activation ---- */
+/* ---- activation: the rows of all groups ---- */
 
 static void act_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, act_forward, .out = call->out, .in = call->in, .rows = shape->rows,
-           .width = shape->model->config.width, .kind = shape->model->config.act, .real = shape->compute.real);
+    OX_RUN(&call->job->run, act_forward, .out = call->out, .in = call->in, .rows = shape->rows * groups_of(shape),
+           .width = shape->model->config.width / groups_of(shape), .kind = shape->model->config.act,
+           .real = shape->compute.real);
 }
 
 static void act_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, act_backward, .din = call->din, .dout = call->dout, .in = call->in, .rows = shape->rows,
-           .width = shape->model->config.width, .kind = shape->model->config.act, .real = shape->compute.real);
+    OX_RUN(&call->job->run, act_backward, .din = call->din, .dout = call->dout, .in = call->in,
+           .rows = shape->rows * groups_of(shape), .width = shape->model->config.width / groups_of(shape),
+           .kind = shape->model->config.act, .real = shape->compute.real);
 }
 
 /* ---- the table ---- */
@@ -266,7 +338,7 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                       .weight_count = 2, .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
     [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
-                        .weight_count = 2, .forward = linear_forward,
+                        .weight_count = 2, .scratch = ox_linear_group_scratch, .forward = linear_forward,
                         .backward = linear_backward, .cost = ox_cost_linear},
     [OX_NODE_ADD] = {.adds = true, .forward = add_forward, .backward = add_backward, .cost = ox_cost_add},
     [OX_NODE_HEAD_NORM] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT, .weight_count = 1,

@@ -17,14 +17,35 @@ void ox_cost_add(struct ox_cost *cost, const struct ox_node *node, bool backward
     ox_cost_add_loop(cost, cost->rows, node->out_count, loop);
 }
 
+/* Whether a unit of the stage has the role and trains it. */
+static bool trains(const struct ox_cost *cost, uint32_t role) {
+    const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
+    bool is = false;
+    for (uint32_t i = ox_model_stage_units(cost->shape->model, cost->unit, units); i-- > 0;) {
+        is |= units[i]->role_trained[role];
+    }
+    return is;
+}
+
+/* A sum over groups of features: each writes its part, all but one are added, and the sum is rounded. */
+static void group_sum_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const uint32_t groups = ox_model_groups(&cost->shape->model->config);
+    if (node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS) && !(backward && cost->skips_din)) {
+        const double elems = cost->rows * (backward ? node->in_count : node->out_count);
+        cost->work.bytes += elems * sizeof(float) * (4.0 * (groups - 1) + 2);
+    }
+    cost->work.ops += node->cut == OX_CUT_NONE ? 0 : 2 * groups;
+}
+
 /* The gradient of a bias is a sum over rows; the CPU makes it with the GEMM. */
 void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    group_sum_cost(cost, node, backward);
     if (!backward) {
         ox_cost_add_linear(cost, node->in_count, node->out_count, node->residual != OX_NO_VALUE);
         return;
     }
-    ox_cost_add_linear_backward(cost, node->in_count, node->out_count, cost->unit->role_trained[node->role]);
-    if (cost->on_gpu && cost->unit->role_trained[node->role + 1]) {
+    ox_cost_add_linear_backward(cost, node->in_count, node->out_count, trains(cost, node->role));
+    if (cost->on_gpu && trains(cost, node->role + 1)) {
         ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = 1, .ops = 2});
     }
 }

@@ -411,9 +411,11 @@ static void clear_frozen(const struct ox_schedule *schedule, struct ox_unit_job 
                          const struct ox_stage_weights *weights, const struct ox_node *node) {
     for (uint32_t k = 0; k < row_of(node)->weight_count; k++) {
         const enum ox_role role = (enum ox_role)(node->role + k);
-        const uint32_t owner = ox_list_owner(&schedule->list, role);
-        if (owner != UINT32_MAX && weights->grads[owner] != NULL) {
-            ox_clear_frozen(job, schedule->list.units[owner], weights->grads[owner], role);
+        for (uint32_t group = 0; group < schedule->list.groups; group++) {
+            const uint32_t owner = ox_list_owner_of(&schedule->list, role, group);
+            if (owner != UINT32_MAX && weights->grads[owner] != NULL) {
+                ox_clear_frozen(job, schedule->list.units[owner], weights->grads[owner], role);
+            }
         }
     }
 }

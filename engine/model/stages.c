@@ -272,8 +272,11 @@ static void show_face(struct ox_model *model, uint32_t stage_idx, bool gives_dx)
 }
 
 void ox_model_settle_trained(struct ox_model *model) {
+    const bool is_cut = ox_model_groups(&model->config) > 1; /* what is frozen stays with its group */
     bool before = false;
-    join_parts(model);
+    if (!is_cut) {
+        join_parts(model);
+    }
     model->trained_count = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         struct ox_unit *const unit = &model->units[i];
@@ -283,10 +286,10 @@ void ox_model_settle_trained(struct ox_model *model) {
             model->trained_count += tensor->trained ? tensor->count : 0;
         }
     }
-    for (uint32_t i = 0; i < model->own_count; i++) {
+    for (uint32_t i = 0; i < model->own_count && !is_cut; i++) {
         part(model, &model->units[i]);
     }
-    for (uint32_t i = 0; i < model->own_count; i++) {
+    for (uint32_t i = 0; i < model->own_count && !is_cut; i++) {
         part_matrices(model, &model->units[i]);
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {

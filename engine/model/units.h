@@ -73,7 +73,8 @@ struct ox_unit_job {
     const struct ox_shape *shape;
     const struct ox_unit *unit; /* the stage's own */
     uint64_t weights_first; /* the element of a unit's flat vector that the pass's weights begin with */
-    struct ox_planes planes; /* of the unit: an embedding and a head read these instead of weights */
+    /* Of the stage's units: an embedding and a head read these instead of weights. */
+    struct ox_planes planes[OX_MODEL_STAGE_UNITS_MAX];
     const struct ox_head_args *head; /* of the head's passes, which set it */
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
@@ -140,11 +141,14 @@ OX_MUST enum ox_status ox_unit_backward(struct ox_unit_job *job, const struct ox
 
 struct ox_head_args {
     struct ox_planes planes; /* planes of the head's unit */
-    struct ox_planes table;  /* (vocab, hidden): the head's own, or the embedding's where they are tied */
+    /* (vocab, hidden): the head's own, or the embedding's where they are tied; with groups of features the tokens of
+     * each. */
+    struct ox_planes tables[OX_TENSOR_GROUPS_MAX];
     const void *x;           /* (rows, hidden) */
     void *dx;                /* (rows, hidden), or NULL: the loss alone; means nothing then if no stage wants it */
     float *grads;            /* gradient of the head's unit, added to or set; NULL: it is not trained */
-    float *grads_table;      /* (vocab, hidden), added to or set; where tied up to whole OX_GROUP_ELEMS; or NULL */
+    /* As the tables, added to or set; where tied, or with groups, up to whole OX_GROUP_ELEMS; or NULL. */
+    float *grads_tables[OX_TENSOR_GROUPS_MAX];
     double *loss_sum;        /* (ox_objective_values()), set; the first is the sum of the losses of the counted rows */
     float loss_scale;
     float *logits; /* (rows, vocab) or NULL; for tests */

@@ -354,7 +354,7 @@ enum ox_status ox_trainer_open_model(struct ox_trainer *trainer, bool weights) {
     OX_THEN(status, is_shape ? ox_hf_open_shape(model, &trainer->folder)
                              : ox_hf_open(path, weights && ox_path_is_folder(path), &trainer->folder));
     OX_THEN(status, ox_trainer_take_layout(trainer));
-    OX_THEN(status, ox_trainer_group_experts(trainer));
+    OX_THEN(status, ox_trainer_group(trainer));
     OX_THEN(status, ox_trainer_share_layers(trainer));
     OX_THEN(status, adapt(trainer));
     OX_THEN(status, trainer->config.optim.use_ema ? ox_hf_use_averages(trainer->folder) : OX_OK);

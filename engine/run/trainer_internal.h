@@ -369,13 +369,13 @@ OX_MUST enum ox_status ox_trainer_check_counts(const struct ox_config *config, c
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
  * record. */
 struct ox_recorded {
-    uint64_t sum_groups, chunk_elems, store_generations;
+    uint64_t sum_groups, tensor_groups, chunk_elems, store_generations;
     char experts_per_unit[24]; /* "": not known */
 };
 struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);
 /* Groups the experts of the model that was opened as --experts-per-unit says, or as the run that is resumed has them;
- * a new run's plan chooses. */
-OX_MUST enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer);
+ * a new run's plan chooses. And cuts it into --tensor-groups, or those of that run. */
+OX_MUST enum ox_status ox_trainer_group(struct ox_trainer *trainer);
 /* Lets layers share their weights (--share-layers), which must be the same where a run begins with some. */
 OX_MUST enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer);
 /* The planner's kept units for --kept-blocks; below 0: planned. */

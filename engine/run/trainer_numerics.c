@@ -131,6 +131,18 @@ static uint64_t exchange_hash(const struct ox_engine_config *e, uint64_t hash) {
     return hash;
 }
 
+/* Into what sums are cut; one group adds nothing, because older checkpoints do not name it. */
+static uint64_t sums_hash(const struct ox_engine_config *e, uint64_t hash) {
+    if (e->sum_groups > 1) {
+        const uint64_t groups[] = {hash, e->sum_groups};
+        hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
+    }
+    if (ox_model_groups(&e->model->config) > 1) {
+        hash = ox_hash64("tensor groups", strlen("tensor groups"), hash + ox_model_groups(&e->model->config));
+    }
+    return hash;
+}
+
 /* Its "0" stands where earlier versions had the threads of the CPU device,
  * because their bits depended on them; so a run that they began on that device has another hash. */
 uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
@@ -175,10 +187,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }
-    if (e->sum_groups > 1) { /* one group adds nothing, because older checkpoints do not name it */
-        const uint64_t groups[] = {hash, e->sum_groups};
-        hash = ox_hash_seed(groups, sizeof groups / sizeof *groups);
-    }
+    hash = sums_hash(e, hash);
     hash = exchange_hash(e, hash);
     if (ox_engine_precision(e)->scales) {
         const double scale[] = {c->loss.loss_scale, (double)c->loss.loss_scale_window};
@@ -232,6 +241,10 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     }
     const struct ox_model *const model = engine->model;
     bool any = false;
+    if (ox_model_groups(&model->config) > 1) {
+        return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": --optimizer muon updates whole matrices, and these "
+                       "are cut into groups; leave one of them out", ox_model_groups(&model->config));
+    }
     for (uint32_t i = 0; i < model->unit_count; i++) {
         any |= model->units[i].whole;
     }

@@ -138,6 +138,7 @@ static enum ox_status load_record(const struct ox_trainer *trainer, const char *
     ox_config_init(out);
     OX_THEN(status, ox_config_load_yaml(out, path, OX_CMD_TRAIN));
     out->train.sum_groups = ox_max_u64(out->train.sum_groups, 1); /* runs of older versions had one group */
+    out->train.tensor_groups = ox_max_u64(out->train.tensor_groups, 1);
     return status;
 }
 
@@ -157,6 +158,7 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     struct ox_recorded recorded = {0};
     if (record != NULL) {
         recorded = (struct ox_recorded){.sum_groups = record->train.sum_groups,
+                                        .tensor_groups = record->train.tensor_groups,
                                         .chunk_elems = record->place.chunk_elems,
                                         .store_generations =
                                             record->memory.nvme_count > 0 ? record->memory.store_generations : 0};
@@ -166,7 +168,7 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     return recorded;
 }
 
-enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
+enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
     char *const text = config->place.experts_per_unit;
@@ -179,7 +181,11 @@ enum ox_status ox_trainer_group_experts(struct ox_trainer *trainer) {
     if (!whole && (*end != '\0' || end == text || text[0] == '-' || count == 0)) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit: '%s' is neither auto nor all nor a number of experts", text);
     }
-    return whole ? OX_OK : ox_hf_regroup(trainer->folder, (uint32_t)ox_min_u64(count, UINT32_MAX));
+    if (config->train.tensor_groups == 0) {
+        config->train.tensor_groups = ox_max_u64(recorded.tensor_groups, 1);
+    }
+    return ox_hf_regroup(trainer->folder, whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX),
+                         (uint32_t)config->train.tensor_groups);
 }
 
 enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer) {
@@ -465,9 +471,10 @@ enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *
 
 enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const char *checkpoint,
                                         enum ox_status refusal) {
-    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit", "freeze",
-                                        "lora-r", "lora-target-modules", "lora-target-parameters",
-                                        "lora-modules-to-save", "lora-bias", "use-dora", "adapter"};
+    static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit",
+                                        "tensor-groups", "freeze", "lora-r", "lora-target-modules",
+                                        "lora-target-parameters", "lora-modules-to-save", "lora-bias", "use-dora",
+                                        "adapter"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
     snprintf(text, sizeof text, "%s", ox_error_text());

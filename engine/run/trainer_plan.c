@@ -96,14 +96,20 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
 
 enum { COMPUTE_LINE_BYTES = 256 };
 
-/* How many experts a layer has, and how many of them are a unit; "" without a mixture. */
+/* How many experts a layer has, and how many of them are a unit; or into how many groups of features the model is cut;
+ * "" without either. */
 enum { EXPERTS_BYTES = 96 };
-static const char *experts_text(const struct ox_mixture *mixture, char text[EXPERTS_BYTES]) {
+static const char *experts_text(const struct ox_model_config *config, char text[EXPERTS_BYTES]) {
+    const struct ox_mixture *const mixture = &config->mixture;
     char apart[EXPERTS_BYTES / 2] = "with their blocks";
     if (mixture->per_unit > 0) {
         snprintf(apart, sizeof apart, "%u in a unit (--experts-per-unit)", mixture->per_unit);
     }
     const uint32_t experts = mixture->router.experts;
+    if (ox_model_groups(config) > 1) {
+        snprintf(text, EXPERTS_BYTES, ", in %u groups of features (--tensor-groups)", ox_model_groups(config));
+        return text;
+    }
     snprintf(text, EXPERTS_BYTES, experts > 0 ? ", %u experts, %s" : "", experts, apart);
     return text;
 }
@@ -606,7 +612,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         verdict, model->config.family, ox_count_text((double)model->param_count, params),
         trained_text(model, &plan->table, trained), model->config.layers,
         ox_plural(model->config.layers), model->config.hidden, model->config.vocab,
-        experts_text(&model->config.mixture, experts), compute_text(engine, compute),
+        experts_text(&model->config, experts), compute_text(engine, compute),
         device_text(trainer, device),
         ox_optim_kind_name(engine->state.kind), ox_moments_name(engine->state.moments),
         engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->whole),

@@ -455,7 +455,8 @@ static enum ox_status choose_sharding(struct ox_trainer *trainer) {
 /* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise; OX_E_CONFIG
  * where that cannot be. */
 static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
-    enum ox_status status = ox_hf_regroup(trainer->folder, per_unit);
+    const uint32_t groups = (uint32_t)trainer->config.train.tensor_groups;
+    enum ox_status status = ox_hf_regroup(trainer->folder, per_unit, groups);
     const struct ox_model *const model = ox_hf_model(trainer->folder);
     trainer->engine_config.model = model;
     trainer->engine_config.request.kept_units = ox_trainer_kept_stages(&trainer->config, model);

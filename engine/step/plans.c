@@ -17,6 +17,14 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, const str
                                  .work = ox_unit_cost(shape, unit, pass)};
 }
 
+static bool has_unit(const struct ox_plan_stage *stage, uint32_t unit_idx) {
+    bool has = false;
+    for (uint32_t i = 0; i < stage->unit_count; i++) {
+        has |= stage->units[i].unit_idx == unit_idx;
+    }
+    return has;
+}
+
 /* Describes a stage to the planner; its own unit is its first one, and a tied head's table the last. The embedding
  * takes tokens, the head gives the loss. Backward of a group of experts starts from what the block handed to the first
  * group: a later one's input has the sum so far beside that, which backward does not read. */
@@ -49,9 +57,11 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
     for (uint32_t i = unit_idx; i != OX_NO_UNIT; i = model->units[i].next) {
         stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
     }
-    if (kind == OX_UNIT_HEAD && model->table.unit_idx != unit_idx) { /* tied */
-        stage.units[stage.unit_count++] =
-            (struct ox_plan_stage_unit){.unit_idx = model->table.unit_idx, .grad_idx = OX_NONE};
+    for (uint32_t g = 0; kind == OX_UNIT_HEAD && g < ox_model_groups(&model->config); g++) {
+        const uint32_t table_idx = ox_model_table_unit(model, g);
+        if (!has_unit(&stage, table_idx)) { /* tied */
+            stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = table_idx, .grad_idx = OX_NONE};
+        }
     }
     return stage;
 }
@@ -79,8 +89,10 @@ static void describe_grad(const struct ox_model *model, struct ox_engine_plan *p
         return;
     }
     OX_ASSERT(model->table.offset == 0); /* gradients are added from their first elements on */
-    const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
-    plan->grads[grad_idx].elem_count = ox_align_up(table, OX_GROUP_ELEMS);
+    if (model->units[use->unit_idx].group == OX_NO_GROUP) { /* a group's unit is its table */
+        const uint64_t table = (uint64_t)model->config.vocab * model->config.hidden;
+        plan->grads[grad_idx].elem_count = ox_align_up(table, OX_GROUP_ELEMS);
+    }
     plan->grads[grad_idx].added_to = unit->grad_idx;
     plan->grads[grad_idx].addend = plan->grads[unit->grad_idx].addend;
     plan->grads[unit->grad_idx].addend = grad_idx;
@@ -89,8 +101,8 @@ static void describe_grad(const struct ox_model *model, struct ox_engine_plan *p
 /* Whether a stage trains something of a unit: one of its units, or the table of another stage's. */
 static bool trains_use(const struct ox_model *model, const struct ox_plan_stage *stage, uint32_t nth) {
     const struct ox_unit *const unit = &model->units[stage->units[nth].unit_idx];
-    return stage->kind == OX_PLAN_HEAD && unit->kind == OX_UNIT_EMBED ? unit->role_trained[OX_ROLE_EMBED]
-                                                                     : unit->trained;
+    const bool is_table = stage->kind == OX_PLAN_HEAD && model->units[unit->own].kind == OX_UNIT_EMBED;
+    return is_table ? unit->role_trained[OX_ROLE_EMBED] : unit->trained;
 }
 
 /* Returns how many gradients there are: those of first uses are numbered before the others. */
@@ -648,7 +660,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     if (plan != NULL) {
         plan->unit_elems = calloc(unit_count, sizeof *plan->unit_elems);
         plan->units = calloc(unit_count, sizeof *plan->units);
-        plan->grads = calloc(unit_count + config->model->stage_count, sizeof *plan->grads);
+        plan->grads = calloc(unit_count + config->model->stage_count + OX_TENSOR_GROUPS_MAX, sizeof *plan->grads);
         plan->stages = calloc(config->model->stage_count, sizeof *plan->stages);
         plan->order = calloc(unit_count, sizeof *plan->order);
         plan->pipe_of = calloc(unit_count, sizeof *plan->pipe_of);

@@ -146,7 +146,7 @@ struct ox_use {
     bool write;  /* changes it; an update both reads and writes */
 };
 
-enum { OX_TASK_USES_MAX = 16 };
+enum { OX_TASK_USES_MAX = 34 };
 
 /* What a step meets when it begins. One list of tasks serves every step of a run. Most tasks always work; tasks of the
  * optimizer depend on how the step before ended and on what this one may assume, so each names the facts that it
@@ -261,7 +261,7 @@ struct ox_plan_stage_unit {
     uint32_t unit_idx, grad_idx;
 };
 
-enum { OX_STAGE_UNITS_MAX = 4 };
+enum { OX_STAGE_UNITS_MAX = 9 };
 
 /* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
  * and an embedding with tied weights do. Activations are those of one micro-batch. */

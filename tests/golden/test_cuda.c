@@ -40,14 +40,15 @@ static bool is_mixture(const struct golden *golden) {
     return json_object_get(golden->json, "router_margins") != NULL;
 }
 
-static void check_case(const struct cuda_kit *kit, const char *name, size_t steps) {
+static void check_case(const struct cuda_kit *kit, const char *name, size_t steps, uint32_t tensor_groups) {
     struct golden golden;
     struct outcome outcome;
     const uint64_t begin_ns = ox_clock_ns();
     golden_open(name, &golden);
     struct harness_run run = golden_run(&golden);
     run.cuda_plugin = kit->plugin;
-    printf("%s, %s\n", kit->name, name);
+    run.tensor_groups = tensor_groups;
+    printf("%s, %s, %u tensor group%s\n", kit->name, name, tensor_groups, tensor_groups == 1 ? "" : "s");
     const bool mixture = is_mixture(&golden);
     check_steps(&golden, &run, steps, &golden_fp32_limits);
     run.dtype = OX_COMPUTE_FP16;
@@ -284,12 +285,13 @@ int main(void) {
     cuda_kit_emulated(&kit);
     for (size_t i = 0; i < CASES_EMULATED; i++) {
         if (test_takes((unsigned)i, 2)) {
-            check_case(&kit, golden_cases[i], 1);
+            check_case(&kit, golden_cases[i], 1, 1);
         }
     }
+    check_case(&kit, "eight_qwen3", 1, 4);
     for (size_t i = CASES_EMULATED; test_all() && i < golden_case_count; i++) {
         if (is_of_mixture(golden_cases[i])) {
-            check_case(&kit, golden_cases[i], 1);
+            check_case(&kit, golden_cases[i], 1, 1);
         }
     }
     const char *const divided = test_all() ? "llama_untied_odd" : "gpt2_b1"; /* which is three times as fast */
@@ -299,8 +301,10 @@ int main(void) {
     check_emulated("gpt2_b1");
     if (cuda_kit_real(&kit)) {
         for (size_t i = 0; i < golden_case_count; i++) {
-            check_case(&kit, golden_cases[i], GOLDEN_STEPS);
+            check_case(&kit, golden_cases[i], GOLDEN_STEPS, 1);
         }
+        check_case(&kit, "eight_qwen3", GOLDEN_STEPS, 4);
+        check_case(&kit, "eight_gpt2", GOLDEN_STEPS, 8);
         check_places(&kit, "llama_tied_gqa", 1);
         check_ranks(&kit, "llama_tied_gqa", 5);
     }

@@ -123,8 +123,10 @@ static void add_meshes(json_t *json, const struct ox_mesh_tried *meshes) {
     }
 }
 
-/* Adds how many experts are a unit, where there are any. */
-static void add_experts(json_t *json, const struct ox_mixture *mixture) {
+/* Adds how many experts are a unit, where there are any, and how many groups of features. */
+static void add_groups(json_t *json, const struct ox_model_config *config) {
+    const struct ox_mixture *const mixture = &config->mixture;
+    json_object_set_new(json, "tensor_groups", json_integer(ox_model_groups(config)));
     if (mixture->router.experts > 0) {
         json_object_set_new(json, "experts_per_unit",
                             mixture->per_unit > 0 ? json_integer(mixture->per_unit) : json_string("all"));
@@ -192,7 +194,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     add_verdict(json, trainer);
     add_placement(json, plan);
     add_meshes(json, ox_trainer_meshes(trainer));
-    add_experts(json, &ox_trainer_model(trainer)->config.mixture);
+    add_groups(json, &ox_trainer_model(trainer)->config);
     add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));
     return json;

@@ -174,27 +174,41 @@ static void pool_loads(const struct issue *is, struct ox_run *run) {
     }
 }
 
+/* The number of a unit among those of a stage that uses it. */
+static uint32_t nth_of(const struct ox_plan_stage *stage, uint32_t unit_idx) {
+    uint32_t nth = 0;
+    while (stage->units[nth].unit_idx != unit_idx) {
+        nth++;
+        OX_ASSERT(nth < stage->unit_count);
+    }
+    return nth;
+}
+
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
     struct ox_unit_job job = stage_job(is);
     pool_loads(is, &job.run);
     const struct ox_plan_stage *const stage = stage_of(is);
-    const struct ox_table table = rank->config.model->table;
-    const uint32_t nth = table.unit_idx == stage->units[0].unit_idx ? 0 : 1; /* tied: another unit has the table */
+    const struct ox_model *const model = rank->config.model;
+    const uint64_t offset = model->table.offset;
     struct ox_head_args args = {
         .planes = planes(is, stage->units[0].unit_idx, 0),
-        .table = planes(is, table.unit_idx, nth),
         .x = view(is, OX_USE_X).ptr,
         .dx = view_if(is, OX_USE_DX),
         .grads = stage_grads(is, 0),
-        .grads_table = stage_grads(is, nth),
         .loss_sum = own_report(is),
         .loss_scale = rank->step.loss_scale,
         .logits = is->task->mb_idx == 0 ? rank->logits_buffer : NULL,
     };
-    args.table.hi += table.offset;
-    args.table.lo += args.table.lo == NULL ? 0 : table.offset;
-    args.grads_table += args.grads_table == NULL ? 0 : table.offset;
+    for (uint32_t g = 0; g < ox_model_groups(&model->config); g++) {
+        const uint32_t nth = nth_of(stage, ox_model_table_unit(model, g));
+        struct ox_planes *const table = &args.tables[g];
+        *table = planes(is, stage->units[nth].unit_idx, nth);
+        table->hi += offset;
+        table->lo += table->lo == NULL ? 0 : offset;
+        float *const grads = stage_grads(is, nth);
+        args.grads_tables[g] = grads == NULL ? NULL : grads + offset;
+    }
     return ox_head_run(&job, &args);
 }
 
@@ -233,7 +247,9 @@ static enum ox_status issue_forward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const y = view(is, OX_USE_Y).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
-        job.planes = planes(is, stage_of(is)->units[0].unit_idx, 0);
+        for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
+            job.planes[nth] = planes(is, stage_of(is)->units[nth].unit_idx, nth);
+        }
         OX_TRY(ox_unit_forward(&job, NULL, job.ids, y));
         ox_embed_noise(&job, y);
         return job.run.status;
@@ -251,7 +267,10 @@ static enum ox_status issue_backward(const struct issue *is) {
     struct ox_unit_job job = stage_job(is);
     void *const dx = view(is, OX_USE_DX).ptr;
     if (job.unit->kind == OX_UNIT_EMBED) {
-        const struct ox_stage_weights sums = {.grads = {stage_grads(is, 0)}};
+        struct ox_stage_weights sums = {.grads = {NULL}};
+        for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
+            sums.grads[nth] = stage_grads(is, nth);
+        }
         return ox_unit_backward(&job, &sums, job.ids, dx);
     }
     const bool trained = reports(is) != NULL;

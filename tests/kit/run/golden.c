@@ -20,7 +20,8 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "deepseek_v3_packed", "deepseek_v2", "lora_deepseek", "qwen2_moe_windows",
                                     "lora_llama", "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
-                                    "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2"};
+                                    "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2", "eight_qwen3",
+                                    "eight_gpt2"};
 enum { FEW = 24 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
@@ -348,6 +349,19 @@ static double compare_limbs(const float *limbs, const float *expected, uint64_t 
     return worst;
 }
 
+/* All elements of a tensor, as they lie in files, of its parts; free() it. */
+static float *whole_of(const struct ox_model *model, uint32_t idx, float *const *units) {
+    float *const out = calloc(ox_tensor_whole_count(&model->tensors[idx]), sizeof *out);
+    CHECK(out != NULL);
+    for (; idx != OX_NO_TENSOR; idx = model->tensors[idx].next_part) {
+        const struct ox_tensor *const part = &model->tensors[idx];
+        for (uint64_t i = 0; i < part->count; i++) {
+            out[ox_tensor_in_files(part, i)] = units[part->unit_idx][part->offset + i];
+        }
+    }
+    return out;
+}
+
 double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
                               float *const *units) {
     double worst = 0;
@@ -355,7 +369,8 @@ double golden_compare_tensors(const struct golden *golden, const struct ox_model
         const struct ox_tensor *const tensor = &model->tensors[i];
         struct harness_error error = {0};
         uint64_t count = 0;
-        const bool has = !tensor->limbs || json_object_get(golden->json, "router_bias_rate") != NULL;
+        const bool has = (!tensor->limbs || json_object_get(golden->json, "router_bias_rate") != NULL) &&
+                         tensor->part_first == 0; /* of parts the first stands for all */
         if ((strstr(kind, "grad") != NULL && !tensor->trained) || !has || tensor->shares_idx != OX_NO_TENSOR) {
             continue; /* there is none, or it is fixed, or another layer's */
         }
@@ -365,9 +380,12 @@ double golden_compare_tensors(const struct golden *golden, const struct ox_model
             free(expected);
             continue;
         }
-        const uint64_t stride = tensor->count > golden->sample_above ? golden->stride : 1;
-        CHECK(count == (tensor->count + stride - 1) / stride);
-        harness_compare(&error, units[tensor->unit_idx] + tensor->offset, stride, expected, count);
+        const uint64_t whole_count = ox_tensor_whole_count(tensor);
+        const uint64_t stride = whole_count > golden->sample_above ? golden->stride : 1;
+        float *const whole = whole_of(model, i, units);
+        CHECK(count == (whole_count + stride - 1) / stride);
+        harness_compare(&error, whole, stride, expected, count);
+        free(whole);
         free(expected);
         CHECK(error.compared > count / 2);
         const double value = strstr(kind, "grad") != NULL ? error.largest / error.magnitude : error.largest;

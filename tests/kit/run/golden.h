@@ -7,7 +7,7 @@
 #include "engine/hf/safetensors.h"
 #include "tests/kit/run/harness.h"
 
-enum { GOLDEN_STEPS = 10, GOLDEN_UNITS_MAX = 24 };
+enum { GOLDEN_STEPS = 10, GOLDEN_UNITS_MAX = 64 };
 
 struct golden {
     char folder[256];
@@ -77,8 +77,8 @@ void golden_check_places(const struct golden *golden, const struct harness_run *
 void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,
                            size_t stride);
 
-/* Returns the largest error of all tensors "kind.name", whose units are given; of gradients relative to the tensor's
- * largest. */
+/* Returns the largest error of all tensors "kind.name", whose units are given, each whole; of gradients relative to the
+ * tensor's largest. */
 double golden_compare_tensors(const struct golden *golden, const struct ox_model *model, const char *kind,
                               float *const *units);
 /* Returns the largest error of the first micro-batch's logits against the tensor of this name. */

@@ -403,13 +403,15 @@ static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) 
         REQUIRE_OK(ox_hf_load_adapter(folder, path));
         return;
     }
-    REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit));
+    REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit, run->tensor_groups));
     REQUIRE_OK(ox_hf_share_layers(folder, run->share_layers, true));
     struct ox_model *const model = ox_hf_own_model(folder);
     for (size_t i = 0; i < json_array_size(run->frozen); i++) {
         const int64_t idx = ox_model_find_tensor(model, json_string_value(json_array_get(run->frozen, i)));
         CHECK(idx >= 0);
-        model->tensors[idx].trained = false;
+        for (uint32_t part = (uint32_t)idx; part != OX_NO_TENSOR; part = model->tensors[part].next_part) {
+            model->tensors[part].trained = false;
+        }
     }
     ox_model_settle_trained(model);
 }

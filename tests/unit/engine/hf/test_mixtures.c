@@ -493,7 +493,7 @@ static void test_choice_bias(void) {
     }
     uint64_t hash = 0, regrouped = 0;
     REQUIRE_OK(ox_hf_base_hash(again, &hash));
-    REQUIRE_OK(ox_hf_regroup(again, 8)); /* all that was known of tensors goes with them */
+    REQUIRE_OK(ox_hf_regroup(again, 8, 0)); /* all that was known of tensors goes with them */
     REQUIRE_OK(ox_hf_base_hash(again, &regrouped));
     CHECK(hash != 0 && hash == regrouped);
     for (uint32_t t = 0; t < model->tensor_count; t++) {

@@ -114,10 +114,10 @@ static void bench_close(struct bench *b) {
 }
 
 static void run_to(struct bench *b, const struct ox_schedule *schedule, float *y) {
-    const struct ox_head_args head = {.table = {.hi = b->hi}, .grads_table = b->grads_table,
+    const struct ox_head_args head = {.tables = {{.hi = b->hi}}, .grads_tables = {b->grads_table},
                                       .loss_sum = (double *)y, .loss_scale = 0.5f};
     struct ox_unit_job job = {.run = {.ops = &b->ops, .lane = b->lane}, .shape = &b->shape,
-                              .unit = unit_of(b), .planes = {.hi = b->hi}, .head = &head, .ids = b->positions,
+                              .unit = unit_of(b), .planes = {{.hi = b->hi}}, .head = &head, .ids = b->positions,
                               .targets = b->positions, .positions = b->positions, .cos_table = b->cos_table,
                               .sin_table = b->sin_table};
     void *const x = unit_of(b)->kind == OX_UNIT_EMBED ? (void *)b->positions : b->x;

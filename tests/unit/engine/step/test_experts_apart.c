@@ -71,7 +71,7 @@ static void check_same(const struct harness_run *of_whole, const struct outcome 
         const int64_t idx = ox_model_find_tensor(from, to->tensors[i].name);
         CHECK(idx >= 0);
         const struct ox_tensor *const a = &from->tensors[idx], *const b = &to->tensors[i];
-        CHECK(b->part_first + b->count <= a->count && b->whole == a->shape[0]);
+        CHECK(b->part_first + b->count <= a->count && b->whole[0] == a->shape[0]);
         elems += b->count;
         check_tensor(a, b, whole->grads, apart->grads, "gradient");
         check_tensor(a, b, whole->weights, apart->weights, "weight");

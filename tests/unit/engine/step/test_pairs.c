@@ -51,10 +51,11 @@ static void take_reference(struct harness *harness, const json_t *golden, double
     }
 }
 
-static void train(const json_t *golden, const json_t *of, const struct harness_place *place, struct results *out) {
+static void train(const json_t *golden, const json_t *of, const struct harness_place *place, uint32_t tensor_groups,
+                  struct results *out) {
     const struct harness_run run = {
         .model_folder = "tests/golden/pairs", .batch = BATCH, .seq = SEQ, .micro_batches = MICRO_BATCHES,
-        .compute_threads = 2, .dtype = OX_COMPUTE_FP32,
+        .compute_threads = 2, .dtype = OX_COMPUTE_FP32, .tensor_groups = tensor_groups,
         .objective = {.pairs = true,
                       .pair_loss = (enum ox_pair_loss)json_integer_value(json_object_get(of, "loss")),
                       .beta = (float)json_number_value(json_object_get(of, "beta")),
@@ -80,7 +81,7 @@ static void train(const json_t *golden, const json_t *of, const struct harness_p
     harness_close(&harness);
 }
 
-static void check_run(const json_t *golden, const char *name, const json_t *of) {
+static void check_run(const json_t *golden, const char *name, const json_t *of, uint32_t tensor_groups) {
     static const struct {
         const char *key;
         enum ox_pair_value value;
@@ -91,8 +92,8 @@ static void check_run(const json_t *golden, const char *name, const json_t *of) 
                  {"logps_rejected", OX_PAIR_LOGP_REJECTED, 3.4e-5}};
     struct results memory, drives;
     double loss = 0, norm = 0, reference = 0, worst[sizeof parts / sizeof *parts] = {0};
-    train(golden, of, &harness_in_memory, &memory);
-    train(golden, of, &harness_places[0], &drives);
+    train(golden, of, &harness_in_memory, tensor_groups, &memory);
+    train(golden, of, &harness_places[0], tensor_groups, &drives);
     CHECK(memcmp(&memory, &drives, sizeof memory) == 0);
     for (size_t i = 0; i < STEPS; i++) {
         const double want = number(of, "losses", i);
@@ -105,7 +106,7 @@ static void check_run(const json_t *golden, const char *name, const json_t *of) 
     for (size_t i = 0; i < STEPS * ROWS; i++) {
         reference = fmax(reference, fabs(memory.reference[i] - number(golden, "reference", i)));
     }
-    printf("%s\n", name);
+    printf("%s, %u tensor group%s\n", name, tensor_groups, tensor_groups == 1 ? "" : "s");
     golden_report("reference", reference, 5e-5);
     golden_report("losses", loss, 1.2e-5);
     golden_report("gradient norms, relative", norm, 1.4e-5);
@@ -119,7 +120,10 @@ int main(void) {
     const char *name;
     REQUIRE_OK(ox_json_load("tests/golden/pairs/golden.json", 1 << 20, &golden));
     json_object_foreach(json_object_get(golden, "runs"), name, of) {
-        check_run(golden, name, of);
+        check_run(golden, name, of, 1);
+    }
+    json_object_foreach(json_object_get(golden, "runs"), name, of) {
+        check_run(golden, name, of, 2);
     }
     json_decref(golden);
     return test_end();

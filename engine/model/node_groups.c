@@ -1,0 +1,297 @@
+/* What nodes do with groups of features (groups.h). A value that is cut has the rows of one group behind those of the
+ * other. Sums over groups are float32 and added in a tree. So what a group makes, and what is added in which order,
+ * depends on the number of groups alone. */
+#include "engine/model/node_groups.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+/* ---- sums ---- */
+
+/* Sums that wait at the same time. */
+static uint32_t depth_of(uint32_t groups) {
+    uint32_t depth = 1;
+    for (; groups > 1; groups /= 2) {
+        depth++;
+    }
+    return depth;
+}
+
+uint64_t ox_group_sum_bytes(uint32_t groups, uint64_t count) {
+    return depth_of(groups) * count * sizeof(float);
+}
+
+float *ox_group_sum_next(const struct ox_group_sum *sum) {
+    return sum->room + sum->depth * sum->count;
+}
+
+static void fold(struct ox_group_sum *sum) {
+    float *const lower = sum->room + (sum->depth - 2) * sum->count;
+    OX_RUN(sum->run, add, .target = lower, .a = lower, .b = lower + sum->count, .count = sum->count);
+    sum->depth--;
+}
+
+void ox_group_sum_add(struct ox_group_sum *sum) {
+    sum->depth++;
+    sum->added++;
+    for (uint32_t rest = sum->added; rest % 2 == 0; rest /= 2) {
+        fold(sum);
+    }
+}
+
+const float *ox_group_sum_end(struct ox_group_sum *sum) {
+    while (sum->depth > 1) {
+        fold(sum);
+    }
+    return sum->room;
+}
+
+/* ---- parts of values ---- */
+
+void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group) {
+    const uint64_t elems = (uint64_t)group * call->job->shape->rows * width;
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+}
+
+float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, uint32_t width, uint32_t group) {
+    return rows == NULL ? NULL : (float *)(uintptr_t)rows + (uint64_t)group * call->job->shape->rows * width;
+}
+
+/* ---- linear ---- */
+
+static enum ox_role bias_of(const struct ox_node *node) {
+    return (enum ox_role)(node->role + 1);
+}
+
+uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    const uint32_t groups = ox_model_groups(&shape->model->config);
+    const uint32_t width = backward ? node->in_count : node->out_count;
+    const bool sums = node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
+    return sums ? ox_group_sum_bytes(groups, (uint64_t)shape->rows * width) : 0;
+}
+
+static struct ox_group_sum begin_sum(const struct ox_node_call *call, uint64_t count) {
+    return (struct ox_group_sum){.run = &call->job->run, .room = call->scratch, .count = count};
+}
+
+static void settle(const struct ox_node_call *call, struct ox_group_sum *sum, struct ox_op_settle op) {
+    op.in = ox_group_sum_end(sum);
+    op.rows = call->job->shape->rows;
+    op.real = call->job->shape->compute.real;
+    OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, settle, &op));
+}
+
+void ox_linear_groups_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups;
+    const bool columns = node->cut == OX_CUT_COLUMNS;
+    const uint32_t in = columns ? node->in_count : node->in_count / groups;
+    const uint32_t out = columns ? node->out_count / groups : node->out_count;
+    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * out);
+    OX_ASSERT(node->stride == 0 && (!columns || call->residual == NULL));
+    for (uint32_t g = 0; g < groups; g++) {
+        OX_RUN(&call->job->run, linear_forward,
+               .out = columns ? ox_node_group(call, call->out, out, g) : ox_group_sum_next(&sum),
+               .in = columns ? call->in : ox_node_group(call, call->in, in, g),
+               .weight = ox_node_weight_of(call, node->role, g),
+               .bias = columns ? ox_node_weight_of(call, bias_of(node), g) : NULL, .rows = shape->rows,
+               .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
+               .wide = !columns);
+        if (!columns) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (!columns) {
+        settle(call, &sum, (struct ox_op_settle){.out = call->out, .residual = call->residual, .cols = out,
+                                                 .bias = ox_node_weight(call, bias_of(node))});
+    }
+}
+
+void ox_linear_groups_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups;
+    const bool columns = node->cut == OX_CUT_COLUMNS;
+    const uint32_t in = columns ? node->in_count : node->in_count / groups;
+    const uint32_t out = columns ? node->out_count / groups : node->out_count;
+    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * in);
+    for (uint32_t g = 0; g < groups; g++) {
+        void *const din = columns ? (void *)ox_group_sum_next(&sum) : ox_node_group(call, call->din, in, g);
+        /* the bias of a sum over groups is not cut: the first product makes its gradient */
+        OX_RUN(&call->job->run, linear_backward, .din = call->din == NULL ? NULL : din,
+               .dweight = ox_node_grad_of(call, node->role, g),
+               .dbias = columns || g == 0 ? ox_node_grad_of(call, bias_of(node), g) : NULL,
+               .dout = columns ? ox_node_group(call, call->dout, out, g) : call->dout,
+               .in = columns ? call->in : ox_node_group(call, call->in, in, g),
+               .weight = ox_node_weight_of(call, node->role, g),
+               .residual = columns ? NULL : ox_node_group(call, call->dresidual, in, g), .rows = shape->rows,
+               .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
+               .begins = call->job->begins, .wide = columns);
+        if (columns && call->din != NULL) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (columns && call->din != NULL) {
+        settle(call, &sum, (struct ox_op_settle){.out = call->din, .residual = call->dresidual, .cols = in});
+    }
+}
+
+/* ---- gradients of weights that are not cut ---- */
+
+uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
+    const uint32_t groups = ox_model_groups(&shape->model->config);
+    const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&shape->compute, cols), sizeof(double) * 8);
+    return own + ox_group_sum_bytes(groups, (uint64_t)cols * vectors);
+}
+
+/* The room of the sums behind that of the operation. */
+static struct ox_group_sum begin_norm_sum(const struct ox_node_call *call, uint32_t cols, uint32_t vectors) {
+    const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&call->job->shape->compute, cols), sizeof(double) * 8);
+    return (struct ox_group_sum){.run = &call->job->run, .room = (float *)((unsigned char *)call->scratch + own),
+                                 .count = (uint64_t)cols * vectors};
+}
+
+/* Sets the gradient of a vector, or adds to it, where it is trained. */
+static void take_sum(const struct ox_node_call *call, float *grad, const float *sum, uint32_t cols) {
+    if (grad != NULL) {
+        OX_RUN(&call->job->run, add, .target = grad, .a = call->job->begins ? NULL : grad, .b = sum, .count = cols);
+    }
+}
+
+void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_backward op) {
+    const uint32_t groups = call->list->groups, rows = op.rows;
+    const uint32_t vectors = op.dbias != NULL ? 2 : 1;
+    const struct ox_op_norm_backward all = op;
+    struct ox_group_sum sum = begin_norm_sum(call, op.cols, vectors);
+    const uint64_t width = op.cols * ox_real_bytes(op.real);
+    for (uint32_t g = 0; g < groups; g++) {
+        const uint64_t begin = ox_groups_begin(rows, groups, g);
+        float *const partial = ox_group_sum_next(&sum);
+        op.rows = (uint32_t)(ox_groups_begin(rows, groups, g + 1) - begin);
+        op.din = (unsigned char *)all.din + begin * width;
+        op.residual = all.residual == NULL ? NULL : (const unsigned char *)all.residual + begin * width;
+        op.dout = (const unsigned char *)all.dout + begin * width;
+        op.in = (const unsigned char *)all.in + begin * width;
+        op.mean = all.mean == NULL ? NULL : all.mean + begin;
+        op.rstd = all.rstd + begin;
+        op.dgain = partial;
+        op.dbias = vectors == 2 ? partial + op.cols : NULL;
+        op.begins = true;
+        if (op.rows > 0) {
+            OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &op));
+        } else {
+            OX_RUN(&call->job->run, zero, .target = partial, .bytes = sum.count * sizeof(float));
+        }
+        ox_group_sum_add(&sum);
+    }
+    const float *const total = ox_group_sum_end(&sum);
+    take_sum(call, all.dgain, total, all.cols);
+    take_sum(call, all.dbias, total + (vectors - 1) * (uint64_t)all.cols, all.cols);
+}
+
+void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op) {
+    const uint32_t groups = call->list->groups;
+    const struct ox_op_head_norm_backward all = op;
+    struct ox_group_sum sum = begin_norm_sum(call, op.head_dim, 1);
+    for (uint32_t g = 0; g < groups; g++) {
+        op.dinout = ox_node_group(call, all.dinout, all.row_stride, g);
+        op.saved = ox_node_group(call, all.saved, all.heads * all.head_dim, g);
+        op.rstd = ox_node_group_floats(call, all.rstd, all.heads, g);
+        op.dgain = all.dgain == NULL ? NULL : ox_group_sum_next(&sum);
+        op.begins = true;
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head_norm_backward, &op));
+        if (all.dgain != NULL) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (all.dgain != NULL) {
+        take_sum(call, all.dgain, ox_group_sum_end(&sum), all.head_dim);
+    }
+}
+
+/* ---- the head ---- */
+
+uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node *node, void *base,
+                             struct ox_loss_rooms *out) {
+    const uint32_t groups = ox_model_groups(&shape->model->config), rows = shape->rows;
+    const uint64_t parts = (uint64_t)groups * rows, sum_count = (uint64_t)rows * node->in_count;
+    const bool smooths = shape->objective.smoothing != 0.0f;
+    const uint64_t pair_rows = shape->objective.pairs ? rows : 0;
+    struct ox_bump room = {.base = base};
+    out->rows_of.sum = ox_bump_alloc(&room, parts * sizeof(double));
+    out->rows_of.total = ox_bump_alloc(&room, smooths ? parts * sizeof(double) : 0);
+    out->row_losses = ox_bump_alloc(&room, 3 * (uint64_t)rows * sizeof(double));
+    out->spare = ox_bump_alloc(&room, pair_rows > 0 ? sizeof(double) : 0);
+    out->rows_of.max = ox_bump_alloc(&room, parts * sizeof(float));
+    out->rows_of.target = ox_bump_alloc(&room, parts * sizeof(float));
+    out->row_nll = ox_bump_alloc(&room, pair_rows * sizeof(float));
+    out->row_weights = ox_bump_alloc(&room, pair_rows * sizeof(float));
+    out->sums = ox_bump_alloc(&room, ox_group_sum_bytes(groups, sum_count));
+    uint64_t head_bytes = 0;
+    for (uint32_t g = 0; g < groups; g++) {
+        const uint32_t vocab = (uint32_t)(ox_groups_begin(node->out_count, groups, g + 1) -
+                                          ox_groups_begin(node->out_count, groups, g));
+        head_bytes = ox_max_u64(head_bytes, ox_ops_head_scratch_bytes(&shape->compute, rows, node->in_count, vocab));
+    }
+    out->head = ox_bump_alloc(&room, head_bytes);
+    return room.bytes;
+}
+
+/* The operation of a group: a part of the vocabulary. */
+static struct ox_op_head of_group(const struct ox_node_call *call, const struct ox_op_head *whole,
+                                  const struct ox_head_rows *rows_of, enum ox_head_part part, uint32_t g) {
+    const uint32_t groups = call->list->groups;
+    const struct ox_head_args *const args = call->job->head;
+    const uint64_t at = part == OX_HEAD_STATISTICS ? (uint64_t)g * whole->rows : 0;
+    struct ox_op_head op = *whole;
+    op.part = part;
+    op.first = (uint32_t)ox_groups_begin(whole->vocab, groups, g);
+    op.vocab = (uint32_t)ox_groups_begin(whole->vocab, groups, g + 1) - op.first;
+    op.vocab_whole = whole->vocab;
+    op.weight_hi = args->tables[g].hi;
+    op.weight_lo = args->tables[g].lo;
+    op.rows_of = (struct ox_head_rows){.sum = rows_of->sum + at, .max = rows_of->max + at,
+                                       .target = rows_of->target + at,
+                                       .total = rows_of->total == NULL ? NULL : rows_of->total + at};
+    op.logits = part == OX_HEAD_STATISTICS ? whole->logits : NULL;
+    op.din = NULL;
+    op.dweight = NULL;
+    return op;
+}
+
+void ox_loss_groups_statistics(const struct ox_node_call *call, const struct ox_op_head *whole,
+                               const struct ox_loss_rooms *rooms) {
+    const bool smooths = whole->smoothing != 0.0f;
+    struct ox_head_rows rows_of = rooms->rows_of;
+    rows_of.total = smooths ? rows_of.total : NULL;
+    for (uint32_t g = 0; g < call->list->groups; g++) {
+        const struct ox_op_head op = of_group(call, whole, &rows_of, OX_HEAD_STATISTICS, g);
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &op));
+    }
+    OX_RUN(&call->job->run, head_merge, .loss_sum = whole->loss_sum, .row_nll = whole->row_nll,
+           .parts = whole->parts, .row_losses = rooms->row_losses, .targets = whole->targets, .all = rows_of,
+           .part = rows_of, .part_count = call->list->groups, .rows = whole->rows, .vocab_whole = whole->vocab,
+           .smoothing = whole->smoothing, .z_loss = whole->z_loss);
+}
+
+void ox_loss_groups_gradients(const struct ox_node_call *call, const struct ox_op_head *whole,
+                              const struct ox_loss_rooms *rooms) {
+    struct ox_group_sum sum = {.run = &call->job->run, .room = rooms->sums,
+                               .count = (uint64_t)whole->rows * whole->hidden};
+    for (uint32_t g = 0; g < call->list->groups; g++) {
+        struct ox_op_head op = of_group(call, whole, &rooms->rows_of, OX_HEAD_GRADIENTS, g);
+        op.din = whole->din == NULL ? NULL : ox_group_sum_next(&sum);
+        op.dweight = call->job->head->grads_tables[g];
+        if (op.din != NULL || op.dweight != NULL) {
+            OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &op));
+        }
+        if (whole->din != NULL) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (whole->din != NULL) {
+        settle(call, &sum, (struct ox_op_settle){.out = whole->din, .cols = whole->hidden});
+    }
+}
