@@ -3,15 +3,14 @@
  * together on transformers 5. */
 #include "engine/hf/hf_internal.h"
 
-#include "base/assert.h"
-#include "engine/family/families.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GATE = 1, UP, DOWN, NAMES }; /* in struct ox_family.expert_names */
+/* The modules of an expert, as families of transformers 4 named them. */
+enum { GATE, UP, DOWN, MODULES };
+static const char *const modules[][MODULES] = {{"gate_proj", "up_proj", "down_proj"}, {"w1", "w3", "w2"}};
 
 /* What an entry of a file is: A or B of a module of an expert. */
 struct named {
@@ -22,30 +21,29 @@ struct named {
 };
 
 /* Takes the end of a name apart: "3.w1.lora_A.weight". */
-static bool parse_end(const char *const *names, const char *end, struct named *out) {
+static bool parse_end(const char *end, struct named *out) {
     char *rest = NULL;
     const unsigned long expert = strtoul(end, &rest, 10);
     bool found = false;
-    for (int i = GATE; i < NAMES && rest != end && !found; i++) {
+    for (int i = 0; i < 2 * MODULES && rest != end && !found; i++) {
         for (int is_b = 0; is_b < 2 && !found; is_b++) {
             char whole[64];
-            snprintf(whole, sizeof whole, ".%s.lora_%c.weight", names[i], is_b ? 'B' : 'A');
+            snprintf(whole, sizeof whole, ".%s.lora_%c.weight", modules[i / MODULES][i % MODULES], is_b ? 'B' : 'A');
             found = strcmp(rest, whole) == 0;
-            out->module = i;
+            out->module = i % MODULES;
             out->is_b = is_b;
         }
     }
-    out->expert = (uint32_t)expert;
+    out->expert = expert < UINT32_MAX ? (uint32_t)expert : UINT32_MAX;
     return found;
 }
 
 static bool parse(const struct ox_model *model, const char *name, struct named *out) {
     static const char before[] = "base_model.model.", experts[] = ".experts.";
-    const char *const *const names = ox_family_find(model->config.family)->expert_names;
     const char *const at = strstr(name, experts);
     char front[OX_HF_NAME_BYTES];
-    if (names == NULL || at == NULL || strncmp(name, before, sizeof before - 1) != 0 ||
-        strlen(name) >= sizeof front || !parse_end(names, at + sizeof experts - 1, out)) {
+    if (at == NULL || strncmp(name, before, sizeof before - 1) != 0 || strlen(name) >= sizeof front ||
+        !parse_end(at + sizeof experts - 1, out)) {
         return false;
     }
     name += sizeof before - 1;

@@ -1,5 +1,5 @@
-/* Magnitudes of adapters (DoRA) against references in double: lengths of rows in both layouts, and both passes over some
- * columns of wider rows, with and without a bias. */
+/* Magnitudes of adapters (DoRA) against references in double: lengths of rows in both layouts, and both passes over
+ * some columns of wider rows, with and without a bias. */
 #include "tests/kit/device/ops_kit.h"
 
 #include <math.h>
@@ -87,9 +87,9 @@ static void run_passes_on(struct lab *lab, const struct pass_case *c, enum ox_re
         .out = out, .in = reals_of(real, in, len), .norm = norm, .magnitude = magnitudes, .bias = biases,
         .rows = c->rows, .cols = c->cols, .stride = c->stride, .real = real}));
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, dora_backward, &(struct ox_op_dora_backward){
-        .din = din, .dmagnitude = c->trained ? grad : NULL, .dout = din, .in = c->trained ? reals_of(real, in, len) : NULL,
-        .norm = norm, .magnitude = magnitudes, .bias = biases, .rows = c->rows, .cols = c->cols, .stride = c->stride,
-        .real = real, .begins = c->begins}));
+        .din = din, .dmagnitude = c->trained ? grad : NULL, .dout = din,
+        .in = c->trained ? reals_of(real, in, len) : NULL, .norm = norm, .magnitude = magnitudes, .bias = biases,
+        .rows = c->rows, .cols = c->cols, .stride = c->stride, .real = real, .begins = c->begins}));
     lab_finish(lab);
     check_real_error(real, "dora_forward", error_of(floats_of(real, out, len), want, len), 1e-6, 4e-3);
     check_real_error(real, "dora_backward", error_of(floats_of(real, din, len), wanted_din, len), 1e-6, 4e-3);
