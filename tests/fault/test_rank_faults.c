@@ -122,14 +122,17 @@ static enum ox_status take_step(const struct rig *rig, struct ox_engine *engine,
     return status;
 }
 
-/* The text begins with the rank that failed, once, unless the drive failed, which all ranks share. */
+/* The text begins with the rank that failed, once, unless the drive failed, which all ranks share; a commit between
+ * steps is of none of them. */
 static void check_text(const struct rig *rig, uint32_t idx, enum site site) {
     char begin[16];
     unsigned named = NEVER;
     const char *const text = ox_error_text();
     snprintf(begin, sizeof begin, "rank %u: ", idx);
-    const bool names = on_drive(site) ? sscanf(text, "rank %u: ", &named) == 1 && named < rig->run.ranks
-                                      : strncmp(text, begin, strlen(begin)) == 0;
+    const bool between = on_drive(site) && strncmp(text, "step 2 is not committed: ", 25) == 0;
+    const bool names = between          ? true
+                       : on_drive(site) ? sscanf(text, "rank %u: ", &named) == 1 && named < rig->run.ranks
+                                        : strncmp(text, begin, strlen(begin)) == 0;
     const char *const rest = strchr(text, ':');
     const bool well = names && rest != NULL && strncmp(rest, ": rank ", 7) != 0 && strstr(text, "injected") != NULL;
     if (!well) {
