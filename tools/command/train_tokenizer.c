@@ -15,8 +15,13 @@
 
 static const uint64_t pause_live_ns = UINT64_C(200000000), pause_ns = UINT64_C(5000000000);
 
+enum { TAG_BYTES = 48 };
+
 struct work {
     struct ox_bpe_trainer *trainer;
+    const struct ox_bpe_specials *specials;
+    char tag[TAG_BYTES]; /* the first that the texts spell and that is no special token; "": none */
+    uint64_t tag_count;  /* of that one */
     uint64_t begin_ns, said_ns;
     uint64_t texts, bytes; /* taken */
     bool quiet;
@@ -32,10 +37,37 @@ static bool is_time(struct work *work) {
     return true;
 }
 
+/* Counts what is spelled as <|special tokens|> are and is none of those given: its letters are learned as words. */
+static void look_for_tags(struct work *work, const char *text, size_t bytes) {
+    static const char inner[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    const char *const end = text + bytes;
+    for (const char *at = text; (at = memmem(at, (size_t)(end - at), "<|", 2)) != NULL; at += 2) {
+        char tag[TAG_BYTES];
+        size_t length = 2;
+        while (at + length < end && length < sizeof tag - 3 && strchr(inner, at[length]) != NULL &&
+               at[length] != '\0') {
+            length++;
+        }
+        if (length == 2 || (size_t)(end - at) < length + 2 || memcmp(at + length, "|>", 2) != 0) {
+            continue;
+        }
+        snprintf(tag, sizeof tag, "%.*s", (int)length + 2, at);
+        bool known = false;
+        for (uint32_t i = 0; i < work->specials->count; i++) {
+            known = known || strcmp(work->specials->texts[i], tag) == 0;
+        }
+        if (!known && work->tag[0] == '\0') {
+            memcpy(work->tag, tag, sizeof tag);
+        }
+        work->tag_count += strcmp(work->tag, tag) == 0;
+    }
+}
+
 static enum ox_status take_text(void *context, const char *text, size_t bytes, bool continues) {
     struct work *const work = context;
     work->texts += !continues;
     work->bytes += bytes;
+    look_for_tags(work, text, bytes);
     return ox_bpe_trainer_add(work->trainer, text, bytes, continues);
 }
 
@@ -100,6 +132,11 @@ static void report(const struct ox_config *config, const struct work *work, cons
            words, seconds);
     fflush(stdout); /* before what is logged */
     say_specials(specials);
+    if (work->tag[0] != '\0') {
+        ox_log(OX_LOG_WARN, "the texts spell %s, %" PRIu64 " time%s, which is no special token here, so that its "
+               "letters are learned as text; if it is meant as one, add it to --special-tokens", work->tag,
+               work->tag_count, ox_plural(work->tag_count));
+    }
     if (vocab_count < config->vocab.vocab_size) {
         ox_log(OX_LOG_WARN, "the texts have no more pairs to merge: %" PRIu32 " tokens in place of %" PRIu64,
                vocab_count, config->vocab.vocab_size);
@@ -111,6 +148,7 @@ enum ox_status ox_train_tokenizer(const struct ox_config *config) {
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
     struct work work = {.begin_ns = ox_clock_ns(), .said_ns = ox_clock_ns(), .quiet = config->tool.quiet};
     struct ox_bpe_specials specials;
+    work.specials = &specials;
     const struct ox_bpe_training training = {.vocab_size = (uint32_t)config->vocab.vocab_size,
                                              .min_frequency = config->vocab.min_frequency,
                                              .words = (enum ox_bpe_words)config->vocab.word_rules,

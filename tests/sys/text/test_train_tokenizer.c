@@ -99,6 +99,10 @@ static void test_from_scratch(void) {
     check(plain_pathf("--train %s --vocab-size 270 --output %s --special-tokens <s>,</s>,pad=<p>", text,
                       test_path("roles")), 0, "270 tokens",
           "special tokens: <s> ends documents (eos), </s>, <p> pads (pad)");
+    const char *const tagged = files_write_text("tagged.txt", "<|im_start|>user<|im_end|><|im_start|>a <| b|> <|c\n|>"
+                                                              "<|endoftext|>");
+    check(plain_pathf("--train %s --vocab-size 270 --output %s", tagged, test_path("tags")), 0, "tokens",
+          "the texts spell <|im_start|>, 2 times, which is no special token here");
     check_command("plan", "--model llama-3.2-1b --seq-len 512 --device-mem 8GiB --host-mem 64GiB", 0, "1.236 B", "");
     check_command("train", plain_pathf("--model llama-3.2-1b --data %s --output %s", text, test_path("t")), 2, "",
                   "offload init --like llama-3.2-1b");
