@@ -78,9 +78,10 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     rank->due.saved_chunks = calloc(train->unit_count, sizeof *rank->due.saved_chunks);
     rank->packed = calloc(rank->config.micro_batches, sizeof *rank->packed);
     rank->totals = calloc(train->unit_count, sizeof *rank->totals);
+    rank->reports = calloc(1, ox_plan_reports_bytes(&rank->plan->input) + sizeof *rank->reports);
     rank->order = ox_order_at_start();
     if (rank->marks == NULL || rank->due.pending == NULL || rank->due.saved_chunks == NULL || rank->packed == NULL ||
-        rank->totals == NULL) {
+        rank->totals == NULL || rank->reports == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
     return ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
@@ -171,6 +172,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     free(rank->gathered);
     free(rank->packed);
     free(rank->totals);
+    free(rank->reports);
     free(rank->due.pending);
     free(rank->due.saved_chunks);
     free(rank->marks);

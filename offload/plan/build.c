@@ -47,16 +47,16 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     }
 }
 
-/* The reports of all micro-batches, where the list ends with a head; on a rank that does not compute the head only
- * those that it gets from others. */
+/* The reports of all micro-batches, where the list ends with a head; on a rank of whose stages none leaves anything
+ * only those that it gets from others. */
 static void place_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     const uint64_t bytes = ox_plan_reports_bytes(b->in);
-    const bool computes = ox_plan_computes(b->in, b->in->model.stage_count - 1);
+    const bool has = ox_plan_has_reports(b->in);
     plan->loss_buf = plan->loss_host_buf = OX_NONE;
     if (!ox_plan_has_outside_output(&b->in->model)) {
-        plan->loss_buf = computes ? ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE) : OX_NONE;
-        plan->loss_host_buf = ox_build_unified(b) && computes
+        plan->loss_buf = has ? ox_build_resident(b, OX_BUF_SMALL, b->compute, bytes, OX_NONE) : OX_NONE;
+        plan->loss_host_buf = ox_build_unified(b) && has
                                   ? plan->loss_buf : ox_build_resident(b, OX_BUF_SMALL, OX_TIER_HOST, bytes, OX_NONE);
     }
 }
@@ -452,23 +452,41 @@ static void end_grads(struct ox_builder *b, const struct visit *visit) {
 /* Brings the rank's reports to the host, and those of all ranks together there. */
 static void save_losses(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    if (plan->loss_host_buf != plan->loss_buf && plan->loss_buf != OX_NONE) {
+    const bool of_stages = b->train && ox_plan_pipe(b->in) > 1 && b->in->model.report_doubles > 0;
+    const bool gives = plan->loss_buf != OX_NONE &&
+                       (of_stages || ox_plan_computes(b->in, b->in->model.stage_count - 1));
+    if (plan->loss_host_buf != plan->loss_buf && gives) {
         ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_D2H, plan->loss_buf, plan->loss_host_buf));
     }
     if (plan->loss_host_buf != OX_NONE && ox_plan_rank_count(b->in) > 1) {
-        ox_build_gather_here(b, OX_MOVE_LOSSES, plan->loss_host_buf, OX_NONE, plan->loss_buf != OX_NONE);
+        ox_build_gather_losses(b, gives, of_stages);
+    }
+}
+
+static void return_reports(struct ox_builder *b) {
+    struct ox_plan *const plan = b->plan;
+    if (plan->loss_host_buf != plan->loss_buf) {
+        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_H2D, plan->loss_host_buf, plan->loss_buf));
+    }
+}
+
+/* In a pipeline: before the rank's first backward, behind all of its forwards. All ranks have the losses then too. */
+static void share_in_pipe(struct ox_builder *b) {
+    if (b->train && !b->shared && b->in->model.pooled_doubles > 0 && ox_plan_pipe(b->in) > 1) {
+        save_losses(b);
+        b->shared = true;
+        b->pools = ox_plan_reporters(b->in, ox_plan_pipe_at(b->in)) > 0;
+        if (b->pools) {
+            return_reports(b);
+        }
     }
 }
 
 /* Before the first head, which pools them: every rank has the reports of all. */
 static void share_reports(struct ox_builder *b) {
-    struct ox_plan *const plan = b->plan;
-    if (b->in->model.pooled_doubles == 0 || ox_plan_rank_count(b->in) == 1) {
-        return;
-    }
-    save_losses(b);
-    if (plan->loss_host_buf != plan->loss_buf) {
-        ox_build_count_move(b, ox_build_move(b, OX_MOVE_LOSSES, OX_LANE_H2D, plan->loss_host_buf, plan->loss_buf));
+    if (b->in->model.pooled_doubles > 0 && ox_plan_rank_count(b->in) > 1 && ox_plan_pipe(b->in) == 1) {
+        save_losses(b);
+        return_reports(b);
     }
 }
 
@@ -517,7 +535,8 @@ static void backward_phase(struct ox_builder *b, const struct visit *visit, cons
     ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
     add_grads(b, visit, task);
     if (stage->reports && b->in->model.pooled_doubles > 0 && b->plan->loss_buf != OX_NONE) {
-        ox_build_reads(task, b->plan->loss_buf, OX_USE_LOSS);
+        (b->pools ? ox_build_updates : ox_build_reads)(task, b->plan->loss_buf, OX_USE_LOSS);
+        b->pools = false;
     }
     if (keeps) {
         ox_build_updates(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
@@ -618,10 +637,12 @@ static void emit_visits(struct ox_builder *b) {
         } else if (visit.pass == PASS_HEAD) {
             run_head(b, &visit);
         } else {
+            share_in_pipe(b);
             run_backward(b, &visit);
         }
         run_speculative(b, i, depth);
     }
+    share_in_pipe(b);
     ox_build_end_visits(b);
     for (uint32_t i = 0; i < b->in->model.unit_count && !b->train; i++) { /* no gradient follows */
         ox_build_adam_late(b, b->in->model.order[i]);
@@ -720,7 +741,9 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     ox_build_visits(&b);
     place_homes(&b);
     emit_visits(&b);
-    save_losses(&b);
+    if (!b.shared) {
+        save_losses(&b);
+    }
     if (b.train) {
         ox_build_optimizer(&b);
     }

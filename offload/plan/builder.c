@@ -132,6 +132,14 @@ void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_
     ox_build_count_peers(b, task);
 }
 
+void ox_build_gather_losses(struct ox_builder *b, bool gives, bool of_stages) {
+    struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, OX_NONE, OX_NONE);
+    task->move = OX_MOVE_LOSSES;
+    task->last = of_stages;
+    (gives ? ox_build_updates : ox_build_writes)(task, b->plan->loss_host_buf, OX_USE_TARGET);
+    ox_build_count_peers(b, task);
+}
+
 void ox_build_gather_totals(struct ox_builder *b) {
     struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, OX_NONE, OX_NONE);
     task->move = OX_MOVE_PARTIALS;

@@ -21,6 +21,8 @@ struct ox_builder {
     bool carries; /* forward carries the update of the previous step */
     bool written; /* what that update writes is on the drives by now */
     bool begun;   /* the transaction of the step's own updates */
+    bool shared; /* the reports of all ranks of a pipeline */
+    bool pools;  /* the first backward that reads them has yet to pool them */
     uint32_t visit_count;
     bool committed; /* the carried update, of a pipeline */
     uint64_t commit_time; /* after which it may be */
@@ -113,6 +115,8 @@ struct ox_task *ox_build_move(struct ox_builder *b, enum ox_move what, enum ox_l
 void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
 /* Gathers what each rank has written to its place of a buffer in host memory. `gives`: the rank has. */
 void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx, bool gives);
+/* Gathers the reports of all ranks. `gives`: the rank has some; `of_stages`: in a pipeline, also those of stages. */
+void ox_build_gather_losses(struct ox_builder *b, bool gives, bool of_stages);
 /* Gathers the total of the square sums of every unit from the ranks of the pipeline, each of which has those of the
  * units that it holds. */
 void ox_build_gather_totals(struct ox_builder *b);
@@ -149,7 +153,7 @@ void ox_build_pass_on(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx,
 void ox_build_begin_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
 void ox_build_end_dx(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx);
 
-/* ---- stages that may have no rows: offload/plan/build_routes.c ------------------------------------ */
+/* ---- stages that may have no rows: offload/plan/build_act.c ------------------------------------ */
 
 /* Whether and how tasks of this kind ask in a visit: it sets `asks` of the builder. */
 void ox_build_set_asks(struct ox_builder *b, const struct ox_pipe_visit *visit);

@@ -42,7 +42,7 @@ static uint32_t list_parts(const struct ox_plan_model *model, struct part *out) 
     for (uint32_t i = 0; i < model->stage_count; i++) {
         const struct ox_plan_stage *const stage = &model->stages[i];
         const double work = work_of(stage, known);
-        if (i > 0 && (stage->starts_back > 0 || shares_unit(stage, &model->stages[i - 1]))) {
+        if (i > 0 && (stage->starts_back > 0 || stage->routed_back > 0 || shares_unit(stage, &model->stages[i - 1]))) {
             out[count - 1].past = i + 1;
             out[count - 1].work += work;
         } else {
@@ -206,7 +206,8 @@ static enum ox_status check_stage(const struct ox_plan_model *model, const struc
                            stage_idx, model->stage_count);
         }
     }
-    if (stage->starts_back > 0 && ox_plan_owner(ranks, model->stages[stage_idx - 1].units[0].unit_idx) != owner) {
+    if ((stage->starts_back > 0 || stage->routed_back > 0) &&
+        ox_plan_owner(ranks, model->stages[stage_idx - 1].units[0].unit_idx) != owner) {
         return ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: stages %u and %u of %u belong to one block; let one "
                        "rank have both", ranks->pipe, stage_idx - 1, stage_idx, model->stage_count);
     }
@@ -277,10 +278,6 @@ enum ox_status ox_pipe_check(const struct ox_plan_model *model, const struct ox_
     enum ox_status status = check_schedule(model, ranks, placement);
     for (uint32_t i = 0; i < model->stage_count && status == OX_OK; i++) {
         status = check_stage(model, ranks, placement->schedule, i);
-        if (status == OX_OK && model->stages[i].reports) {
-            status = ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: the model reports the load of its experts, "
-                             "which does not cross ranks of a pipeline yet; leave it out", ranks->pipe);
-        }
     }
     for (uint32_t at = 0; at < ranks->pipe && status == OX_OK; at++) {
         if (!trains(model, ranks, at)) {

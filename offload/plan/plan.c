@@ -94,6 +94,18 @@ static uint64_t own_reports_bytes(const struct ox_plan_input *input) {
     return (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input) * ox_plan_report_bytes(&input->model);
 }
 
+/* What ranks give of their reports: of a pipeline each what its stages have left. */
+static struct ox_peer_bytes losses_bytes(const struct ox_plan_input *input, bool of_stages) {
+    const uint64_t own = (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input);
+    uint64_t all = 0;
+    for (uint32_t at = 0; at < ox_plan_pipe(input); at++) {
+        all += ox_plan_given_report_bytes(input, at, of_stages);
+    }
+    return gather_bytes(ox_plan_rank_count(input),
+                        own * ox_plan_given_report_bytes(input, ox_plan_pipe_at(input), of_stages),
+                        ox_plan_sums(input).micro_batches * all);
+}
+
 /* A rank gets a piece from each other member of its group, and gives one to each. */
 static struct ox_peer_bytes row_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_cut *const cut = ox_plan_task_cut(input, task);
@@ -104,7 +116,6 @@ static struct ox_peer_bytes row_bytes(const struct ox_plan_input *input, const s
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct ox_plan_input *input,
                                         const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
-    const bool computes_head = ox_plan_computes(input, model->stage_count - 1);
     const enum ox_axis axis = (enum ox_axis)task->axis;
     const enum ox_exchange_dtype dtype = ox_plan_exchange_dtype(input, axis);
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
@@ -123,8 +134,7 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
                gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
-        return gather_bytes(ox_plan_rank_count(input), computes_head ? own_reports_bytes(input) : 0,
-                            ox_plan_sums(input).micro_batches * ox_plan_report_bytes(model));
+        return losses_bytes(input, task->last);
     case OX_MOVE_ROWS:
         return row_bytes(input, task);
     default:
@@ -212,6 +222,33 @@ enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const stru
 
 uint64_t ox_plan_report_bytes(const struct ox_plan_model *model) {
     return ox_plan_loss_bytes(model) + model->report_doubles * sizeof(double);
+}
+
+uint32_t ox_plan_reporters(const struct ox_plan_input *input, uint32_t at) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->model.stage_count && input->model.report_doubles > 0; i++) {
+        count += input->model.stages[i].reports && ox_plan_stage_owner(input, i) == at;
+    }
+    return count;
+}
+
+bool ox_plan_has_reports(const struct ox_plan_input *input) {
+    return ox_plan_computes(input, input->model.stage_count - 1) ||
+           ox_plan_reporters(input, ox_plan_pipe_at(input)) > 0;
+}
+
+uint64_t ox_plan_given_report_bytes(const struct ox_plan_input *input, uint32_t at, bool of_stages) {
+    const struct ox_plan_model *const model = &input->model;
+    const uint64_t head = ox_plan_stage_owner(input, model->stage_count - 1) == at ? ox_plan_loss_bytes(model) : 0;
+    uint32_t all = 0;
+    if (ox_plan_pipe(input) == 1) {
+        return ox_plan_report_bytes(model);
+    }
+    for (uint32_t i = 0; i < ox_plan_pipe(input); i++) {
+        all += ox_plan_reporters(input, i);
+    }
+    return head + (of_stages && all > 0 ? model->report_doubles / all * ox_plan_reporters(input, at) * sizeof(double)
+                                        : 0);
 }
 
 uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input) {

@@ -177,7 +177,8 @@ struct ox_task {
     uint8_t move;      /* MOVE: enum ox_move */
     uint8_t axis;      /* SUM_PARTS, NARROW, WIDEN, MOVE on LINK: enum ox_axis, along which ranks do it; reports: all
                           ranks do, 0. PARTIALS along the pipeline are the totals of all units */
-    bool last;         /* for gradients: the finished sum, not a partial one */
+    bool last;         /* for gradients: the finished sum, not a partial one; for reports of a pipeline's ranks: also
+                          what stages report */
     bool carried;      /* part of the update of the step before, which overlaps this step */
     bool begins;       /* HEAD, BACKWARD: its micro-batch is the first of a slot, which is set and not added to */
     uint8_t phase;     /* FORWARD, HEAD, BACKWARD: which phase of the pass; ROWS: the one behind which it comes */
@@ -327,7 +328,8 @@ struct ox_plan_model {
     uint32_t micro_batches;     /* per step */
     /* A micro-batch's report: what the head leaves, and behind it so many doubles that its stages report. Behind
      * the reports of all micro-batches of the step lie `pooled_doubles` that backward reads and that follow from all
-     * reports, so that then no backward may begin before every forward has ended: the step has one tile. */
+     * reports, so that then no backward may begin before every forward has ended: the step has one tile. The first
+     * head makes them; in a pipeline the first backward that reads them, on each of the ranks. */
     uint32_t report_doubles, pooled_doubles;
     uint64_t batch_bytes;       /* ids, positions, targets, one micro-batch */
     uint32_t loss_values;       /* doubles that the head leaves of a micro-batch; 0: 1 */
@@ -562,6 +564,13 @@ static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
 /* Bytes of a micro-batch's report, and of the buffer with those of all micro-batches of the step. */
 uint64_t ox_plan_report_bytes(const struct ox_plan_model *model);
 uint64_t ox_plan_reports_bytes(const struct ox_plan_input *input);
+/* How many stages report that a coordinate of the pipeline computes. Where it computes the head or one of these, its
+ * ranks have reports of their own. */
+uint32_t ox_plan_reporters(const struct ox_plan_input *input, uint32_t at);
+bool ox_plan_has_reports(const struct ox_plan_input *input);
+/* Bytes of a micro-batch's report that a coordinate gives to others: what its head leaves and, `of_stages`, its
+ * stages. With one coordinate all of it. */
+uint64_t ox_plan_given_report_bytes(const struct ox_plan_input *input, uint32_t at, bool of_stages);
 /* The order in which gradients are summed, and what of it belongs to the rank of the plan. What it calls micro-batches
  * are the groups of rows of micro-batches. */
 struct ox_sums ox_plan_sums(const struct ox_plan_input *input);

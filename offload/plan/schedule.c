@@ -44,7 +44,7 @@ static struct ox_sweep nth_sweep(const struct ox_pipe_shape *shape, uint32_t gro
 /* How many go forward before the first one goes back. */
 static uint32_t warm_up(const struct ox_pipe_shape *shape, uint32_t group, uint32_t all) {
     const uint32_t behind = shape->pipe - 1 - shape->at;
-    const uint32_t count = shape->schedule == OX_PIPE_GPIPE  ? all
+    const uint32_t count = shape->schedule == OX_PIPE_GPIPE || shape->pools ? all
                            : shape->schedule == OX_PIPE_1F1B ? behind : 2 * behind + (shape->run_count - 1) * group;
     return (uint32_t)ox_min_u64(count, all);
 }
@@ -97,7 +97,8 @@ uint32_t ox_pipe_visits(const struct ox_plan_input *input, uint32_t at, bool tra
     const uint32_t first_back = ox_plan_first_back(&input->model);
     struct ox_pipe_shape shape = {.schedule = input->placement.schedule, .pipe = ox_plan_pipe(input), .at = at,
                                   .micro_batches = input->model.micro_batches, .tiles = input->placement.tiles,
-                                  .run_first = room->runs, .train = train};
+                                  .run_first = room->runs, .train = train,
+                                  .pools = input->model.pooled_doubles > 0};
     shape.run_count = list_runs(input, at, room);
     const uint32_t sweep_count = ox_pipe_sweeps(&shape, room->sweeps);
     uint32_t count = 0;

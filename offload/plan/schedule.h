@@ -28,6 +28,7 @@ struct ox_pipe_shape {
     uint32_t run_count;
     const uint32_t *run_first; /* run_count + 1 */
     bool train; /* else forward alone */
+    bool pools; /* no backward may begin before every forward has ended */
 };
 /* Writes the sweeps of a coordinate and returns how many there are: at most two for each micro-batch and run. */
 uint32_t ox_pipe_sweeps(const struct ox_pipe_shape *shape, struct ox_sweep *out);

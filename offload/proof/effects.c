@@ -200,7 +200,7 @@ static bool homes_agree(const struct effects *e, uint32_t unit_idx) {
  * head only one for those of others. */
 static bool has_loss_buffers(const struct effects *e) {
     const struct ox_plan *const plan = e->plan;
-    const bool computes = ox_proof_computes(e->in, plan->stage_count - 1);
+    const bool computes = ox_proof_computes(e->in, plan->stage_count - 1) || ox_proof_own_reporters(e->in) > 0;
     return ox_proof_output_leaves(e->in)
                ? plan->loss_buf == OX_NONE && plan->loss_host_buf == OX_NONE
                : (computes ? plan->loss_buf < plan->buf_count : plan->loss_buf == OX_NONE) &&
@@ -301,6 +301,7 @@ static void begin(struct effects *e) {
     e->writes_own = ox_proof_writes_own(e->plan, e->in, e->at);
     e->begun = ox_proof_is_open(e->in, e->at);
     e->commit_count = e->written_count = 0;
+    e->pooled = false;
     memset(e->arrived_count, 0, sizeof e->arrived_count);
     memset(e->left_count, 0, sizeof e->left_count);
     memset(e->crossed, 0, CROSSED_KINDS * e->plan->stage_count * sizeof *e->crossed);

@@ -37,7 +37,7 @@ enum ox_holding {
     LOADS,    /* what the first `count` forward passes of stages that report have reported, before any loss */
     ALL_LOADS, /* what all of all ranks have */
     LOSSES,   /* losses of the rank's first `count` micro-batches, beside such reports */
-    ALL_LOSSES, /* losses of the micro-batches of all ranks */
+    ALL_LOSSES, /* losses of the micro-batches of all ranks; with `count` 1 loads are pooled beside them */
     PARTIALS, /* square sums of the gradient of unit `idx`, on the device */
     NORMS,    /* square sums of `count` units, on the host; of `idx` units those of all that hold them */
     TOTALS,   /* those of all units, from all coordinates of the pipeline */
@@ -94,6 +94,7 @@ struct effects {
     uint32_t *crossed; /* (4, stage_count): micro-batches of the input of a stage that came from another rank and went
                           to one, then of its gradient */
     uint32_t device_count;   /* units updated on the device */
+    bool pooled;             /* of a pipeline: the loads of all ranks, where backward reads them */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
     const struct ox_task *task; /* the task that is followed */
     uint32_t nth;               /* which of its uses with one role demands are about: 0 but for the other stage units */
@@ -121,7 +122,8 @@ static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t
 
 /* The losses of the whole step. */
 static inline struct ox_content ox_content_losses(const struct effects *e) {
-    return ox_proof_all_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, 0)
+    const bool here = e->pooled && e->in->budget.unified; /* in the same buffer */
+    return ox_proof_all_ranks(e->in) > 1 ? ox_content(ALL_LOSSES, OX_NONE, here)
                                      : ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
 }
 

@@ -272,23 +272,50 @@ static bool is_before_head(const struct effects *e, enum ox_use_role role) {
     return e->train && e->in->model.pooled_doubles > 0 && (what == LOADS || what == ALL_LOADS);
 }
 
+/* What the rank has of reports when all of its forwards have ended: losses, or of a pipeline's rank without the head
+ * what its stages have reported. */
+static struct ox_content own_reports(const struct effects *e, bool before) {
+    const bool computes = ox_proof_computes(e->in, e->plan->stage_count - 1);
+    return before || !computes ? ox_content_loads(e, false) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches);
+}
+
+/* Bytes of a micro-batch's report that a coordinate gives: with one coordinate all of it. */
+static uint64_t given_bytes(const struct effects *e, uint32_t at) {
+    const struct ox_plan_model *const model = &e->in->model;
+    const uint64_t parts = 8 * (uint64_t)model->report_doubles, whole = ox_proof_report_bytes(e->in);
+    const bool has_head = ox_proof_stage_owner(e->in, model->stage_count - 1) == at;
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < ox_proof_pipe(e->in); i++) {
+        all += ox_proof_reporters(e->in, i);
+    }
+    return ox_proof_pipe(e->in) == 1 ? whole
+                                     : (has_head ? whole - parts : 0) +
+                                           (e->task->last && all > 0 ? parts / all * ox_proof_reporters(e->in, at) : 0);
+}
+
 /* The reports come together from all ranks. */
 static void gather_losses(struct effects *e) {
-    const uint64_t report = ox_proof_report_bytes(e->in);
-    const bool computes = ox_proof_computes(e->in, e->plan->stage_count - 1);
-    const uint64_t own = computes ? report * ox_proof_own_micro_batches(e->in) : 0;
-    const uint64_t all = report * ox_proof_micro_batches(e->in);
-    const bool before = is_before_head(e, OX_USE_TARGET);
-    const struct ox_content from_to[2] = {
-        before ? ox_content_loads(e, false) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches),
-        before ? ox_content_loads(e, true) : ox_content_losses(e)};
+    const bool in_pipe = ox_proof_pipe(e->in) > 1, of_stages = in_pipe && e->train && e->in->model.report_doubles > 0;
+    const bool gives = ox_proof_computes(e->in, e->plan->stage_count - 1) ||
+                       (of_stages && ox_proof_own_reporters(e->in) > 0);
+    const bool before = !in_pipe && is_before_head(e, OX_USE_TARGET);
+    const struct ox_content all_losses = ox_content(ALL_LOSSES, OX_NONE, 0);
+    const struct ox_content from_to[2] = {own_reports(e, before), before ? ox_content_loads(e, true) : all_losses};
+    const uint64_t own = given_bytes(e, ox_proof_pipe_at(e->in)) * ox_proof_own_micro_batches(e->in);
+    uint64_t all = 0;
+    for (uint32_t at = 0; at < ox_proof_pipe(e->in); at++) {
+        all += given_bytes(e, at) * ox_proof_micro_batches(e->in);
+    }
     if (ox_proof_all_ranks(e->in) == 1) {
         ox_effects_reject(e, "gathers losses that no other rank has");
     }
-    if (computes) {
+    if (e->task->last != of_stages) {
+        ox_effects_reject(e, "gathers what stages report where they report nothing, or does not where they do");
+    }
+    if (gives) {
         ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
     } else {
-        ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, ox_content_losses(e));
+        ox_effects_fill(e, OX_USE_TARGET, OX_TIER_HOST, all_losses);
     }
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->loss_host_buf);
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, all - own);
@@ -296,10 +323,11 @@ static void gather_losses(struct effects *e) {
 }
 
 static void move_losses(struct effects *e, struct route route) {
-    const bool returns = route.link == OX_LINK_H2D;
+    const bool returns = route.link == OX_LINK_H2D, shares = ox_proof_shares_in_pipe(e->in);
     const uint32_t count = returns ? ox_proof_micro_batches(e->in) : ox_proof_own_micro_batches(e->in);
-    move(e, route, returns || is_before_head(e, OX_USE_SOURCE)
-                       ? ox_content_loads(e, returns) : ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    const bool before = !shares && is_before_head(e, OX_USE_SOURCE);
+    move(e, route, !returns ? own_reports(e, before)
+                   : shares ? ox_content(ALL_LOSSES, OX_NONE, 0) : ox_content_loads(e, true));
     ox_effects_need_buffer(e, OX_USE_TARGET, returns ? e->plan->loss_buf : e->plan->loss_host_buf);
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, count * ox_proof_report_bytes(e->in));
 }

@@ -260,7 +260,7 @@ static void report(struct effects *e, const struct ox_plan_stage *stage) {
 /* The first head pools what all micro-batches of the step have reported, for every backward. */
 static void pool_reports(struct effects *e) {
     const bool all = ox_proof_ranks(e->in) > 1;
-    if (e->train && e->in->model.pooled_doubles > 0 && e->task->mb_idx == 0 &&
+    if (e->train && e->in->model.pooled_doubles > 0 && e->task->mb_idx == 0 && !ox_proof_shares_in_pipe(e->in) &&
         !ox_content_same(e->held[e->plan->loss_buf], ox_content_loads(e, all))) {
         ox_effects_reject(e, "pools reports that are not complete");
     }
@@ -314,6 +314,22 @@ static void head(struct effects *e, uint32_t stage_idx) {
     }
 }
 
+/* Backward reads what is pooled of all forward passes. In a pipeline the first that does pools it itself, from the
+ * reports of all ranks. */
+static void read_pooled(struct effects *e) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const struct ox_content shared[2] = {ox_content(ALL_LOSSES, OX_NONE, 0), ox_content(ALL_LOSSES, OX_NONE, 1)};
+    if (!ox_proof_shares_in_pipe(e->in)) {
+        ox_effects_need(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
+    } else if (!e->pooled) {
+        ox_effects_change(e, OX_USE_LOSS, tier, shared);
+        e->pooled = true;
+    } else {
+        ox_effects_need(e, OX_USE_LOSS, tier, shared[1]);
+    }
+    ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
+}
+
 static void backward(struct effects *e, uint32_t stage_idx) {
     const struct ox_plan_stage *const stage = ox_effects_stage(e, stage_idx);
     const enum ox_tier tier = ox_effects_compute_tier(e);
@@ -330,8 +346,7 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     use_through(e, &phase, OX_USE_DX, PART_ACT, from_to);
     add_gradients(e, &phase, stage);
     if (stage->reports && e->in->model.pooled_doubles > 0 && !ox_proof_output_leaves(e->in)) {
-        ox_effects_need(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, e->plan->micro_batches));
-        ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
+        read_pooled(e);
     }
     if (e->keeps[stage_idx]) {
         use_up_kept(e, &phase, stage_idx);

@@ -133,7 +133,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
 uint32_t ox_effects_own_loads(const struct effects *e) {
     uint32_t stages = 0;
     for (uint32_t i = 0; i < e->plan->stage_count; i++) {
-        stages += ox_effects_stage(e, i)->reports;
+        stages += ox_effects_stage(e, i)->reports && ox_proof_computes(e->in, i);
     }
     return stages * e->plan->micro_batches;
 }

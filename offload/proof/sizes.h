@@ -128,6 +128,24 @@ static inline uint64_t ox_proof_report_bytes(const struct ox_plan_input *input) 
 static inline uint64_t ox_proof_reports_bytes(const struct ox_plan_input *input) {
     return ox_proof_micro_batches(input) * ox_proof_report_bytes(input) + 8 * (uint64_t)input->model.pooled_doubles;
 }
+/* How many stages report that a coordinate of the pipeline computes. */
+static inline uint32_t ox_proof_reporters(const struct ox_plan_input *input, uint32_t at) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->model.stage_count && input->model.report_doubles > 0; i++) {
+        count += input->model.stages[i].reports && ox_proof_stage_owner(input, i) == at;
+    }
+    return count;
+}
+static inline uint32_t ox_proof_pipe_at(const struct ox_plan_input *input) {
+    return input->ranks.idx / ox_proof_ranks(input);
+}
+static inline uint32_t ox_proof_own_reporters(const struct ox_plan_input *input) {
+    return ox_proof_reporters(input, ox_proof_pipe_at(input));
+}
+/* Whether ranks share their reports before backward, which none of them begins with its head. */
+static inline bool ox_proof_shares_in_pipe(const struct ox_plan_input *input) {
+    return ox_proof_pipe(input) > 1 && input->model.pooled_doubles > 0;
+}
 static inline const struct ox_homes *ox_proof_homes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return &input->table->shards[unit_idx].homes;
 }

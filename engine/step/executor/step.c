@@ -162,11 +162,15 @@ static struct ox_route_losses route_losses(const struct issue *is, const struct 
                                     .z = (float)(scale * rank->config.router_z), .sums = sums};
 }
 
-/* The first head of a step comes behind the forward passes of all micro-batches. */
+/* The first head of a step comes behind the forward passes of all micro-batches; in a pipeline the first backward that
+ * reads the load comes behind the reports of all ranks. */
 static void pool_loads(const struct issue *is, struct ox_run *run) {
     const struct ox_plan_input *const input = &is->rank->plan->input;
     const struct ox_plan_model *const model = &input->model;
-    if (is->plan->kind == OX_PLAN_TRAIN && model->pooled_doubles > 0 && is->task->mb_idx == 0) {
+    const int loads = ox_task_find_use(is->task, OX_USE_LOSS);
+    const bool first = ox_plan_pipe(input) == 1 ? is->task->kind == OX_TASK_HEAD && is->task->mb_idx == 0
+                                                : is->task->kind == OX_TASK_BACKWARD && is->task->uses[loads].write;
+    if (is->plan->kind == OX_PLAN_TRAIN && model->pooled_doubles > 0 && first) {
         OX_RUN(run, route_pool, .load = pooled(is), .loads = reports(is) + head_doubles(model),
                .micro_batches = ox_plan_sums(input).micro_batches,
                .layers = model->report_doubles / model->pooled_doubles, .count = model->pooled_doubles,
@@ -274,6 +278,9 @@ static enum ox_status issue_backward(const struct issue *is) {
         return ox_unit_backward(&job, &sums, job.ids, dx);
     }
     const bool trained = reports(is) != NULL;
+    if (trained) {
+        pool_loads(is, &job.run);
+    }
     const struct ox_route_losses losses = trained ? route_losses(is, &job, false) : (struct ox_route_losses){0};
     job.losses = trained ? &losses : NULL;
     const struct ox_stage_weights all = weights(is);

@@ -364,6 +364,63 @@ static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
     return gather_doubles(rank, rank->comm, losses, &cuts, "losses");
 }
 
+/* Reports of a pipeline's ranks, in parts: what heads leave and, `of_stages`, what stages report. */
+struct parts {
+    double *packed, *reports;
+    bool of_stages, back; /* back: to the reports */
+};
+
+/* Goes over what a rank gives of its reports: of each of its micro-batches what its head has left, and its stages. */
+static void copy_given(const struct ox_plan_input *input, uint32_t from, struct parts parts) {
+    const struct ox_plan_model *const model = &input->model;
+    const uint32_t at = from / ox_plan_data_ranks(input);
+    const uint64_t of_head = ox_plan_loss_bytes(model) / sizeof(double);
+    uint32_t reporters = 0;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        reporters += model->stages[i].reports;
+    }
+    const uint64_t part = model->report_doubles / reporters;
+    struct ox_sums sums = ox_plan_sums(input);
+    sums.rank = from % ox_plan_data_ranks(input);
+    for (uint32_t mb_idx = 0; mb_idx < ox_sums_count(&sums); mb_idx++) {
+        double *at_report = parts.reports + of_head +
+                            (ox_sums_first(&sums) + mb_idx) * (of_head + model->report_doubles);
+        for (uint32_t i = 0; i < model->stage_count; i++) {
+            const bool is_head = i + 1 == model->stage_count;
+            double *const own = is_head ? at_report - model->report_doubles - of_head : at_report;
+            const uint64_t count = is_head ? of_head : model->stages[i].reports ? part : 0;
+            if (count > 0 && ox_plan_stage_owner(input, i) == at && (is_head || parts.of_stages)) {
+                memcpy(parts.back ? own : parts.packed, parts.back ? parts.packed : own, count * sizeof *own);
+                parts.packed += count;
+            }
+            at_report += is_head ? 0 : count;
+        }
+    }
+}
+
+/* In a pipeline a report is in parts, which travel packed. */
+static enum ox_status gather_reports(struct ox_rank *rank, double *reports, bool of_stages) {
+    const struct ox_plan_input *const input = &rank->plan->input;
+    struct ox_sums sums = ox_plan_sums(input);
+    struct cuts cuts = {{0}};
+    for (uint32_t i = 0; i < ox_plan_rank_count(input); i++) {
+        sums.rank = i % ox_plan_data_ranks(input);
+        cuts.at[i + 1] = cuts.at[i] + ox_sums_count(&sums) *
+                                          ox_plan_given_report_bytes(input, i / ox_plan_data_ranks(input),
+                                                                     of_stages);
+    }
+    struct parts parts = {.reports = reports, .of_stages = of_stages};
+    parts.packed = rank->reports + cuts.at[input->ranks.idx] / sizeof *reports;
+    copy_given(input, input->ranks.idx, parts);
+    parts.back = true;
+    const enum ox_status status = gather_doubles(rank, rank->comm, rank->reports, &cuts, "losses and loads");
+    for (uint32_t i = 0; i < ox_plan_rank_count(input) && status == OX_OK; i++) {
+        parts.packed = rank->reports + cuts.at[i] / sizeof *reports;
+        copy_given(input, i, parts);
+    }
+    return status;
+}
+
 /* ---- gradients ------------------------------------------------------------------------------------------ */
 
 /* How many parts have a lower number than `part`: these lie before the slices of its round. */
@@ -518,7 +575,9 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
                    ? gather_totals(rank, view(rank, plan, task, OX_USE_TARGET).ptr)
                    : gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
     case OX_MOVE_LOSSES:
-        return gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
+        return ox_plan_pipe(&rank->plan->input) > 1 && rank->plan->input.model.report_doubles > 0
+                   ? gather_reports(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->last)
+                   : gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
     case OX_MOVE_ROWS:
         return cross(rank, task, view(rank, plan, task, OX_USE_TARGET).ptr);
     default:
