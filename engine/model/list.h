@@ -215,7 +215,7 @@ void ox_down_forward(const struct ox_node_call *call);
 void ox_down_backward(const struct ox_node_call *call);
 void ox_up_forward(const struct ox_node_call *call);
 void ox_up_backward(const struct ox_node_call *call);
-void ox_dora_forward(const struct ox_node_call *call); /* node_dora.c */
+void ox_dora_forward(const struct ox_node_call *call);
 void ox_dora_backward(const struct ox_node_call *call);
 void ox_cost_dora(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* One module's B (out, r): where it begins among those of the role, the columns of the fused matrix that it adds to,
