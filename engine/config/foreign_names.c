@@ -74,7 +74,8 @@ static const char no_server[] = "does not exist: nothing is served; other progra
                                 "export` writes";
 static const char text_alone[] = "does not exist: models and rows are of text alone";
 static const char no_experts[] = "does not exist: experts are not divided among ranks, but into units by "
-                                 "--experts-per-unit; leave it out";
+                                 "--experts-per-unit (those without a token: "
+                                 "--idle-experts); leave it out";
 static const char use_balance[] = "use --router-aux-loss-coef X, over the whole step";
 static const char no_dropout[] =
     "does not exist: nothing is dropped out, but by --lora-dropout what adapters read; leave it out";
