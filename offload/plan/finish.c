@@ -60,7 +60,7 @@ void ox_plan_follow_lives(struct ox_plan_full *full, uint32_t task_idx) {
         const bool first = buf->first_task_idx == OX_NONE;
         if (first) {
             buf->first_task_idx = task_idx;
-            lives.begin |= is_placed(buf) ? (uint16_t)(1u << j) : 0;
+            lives.begin |= is_placed(buf) ? UINT64_C(1) << j : 0;
         }
         if (first || buf->last_task_idx != task_idx) {
             buf->last_task_idx = task_idx;
@@ -75,7 +75,7 @@ static void end_lives(struct ox_plan_full *full) {
     for (uint32_t i = 0; i < full->plan.buf_count; i++) {
         const struct ox_buf *const buf = &full->plan.bufs[i];
         if (is_placed(buf) && buf->first_task_idx != OX_NONE) {
-            full->scratch.lives[buf->last_task_idx].end |= (uint16_t)(1u << full->scratch.last_use[i]);
+            full->scratch.lives[buf->last_task_idx].end |= UINT64_C(1) << full->scratch.last_use[i];
         }
     }
 }
@@ -315,11 +315,11 @@ static void place_all(struct spaces *s) {
     for (s->task_idx = 0; s->task_idx < plan->task_count; s->task_idx++) {
         const struct ox_task_lives lives = s->full->scratch.lives[s->task_idx];
         const struct ox_task *const task = &plan->tasks[s->task_idx];
-        for (unsigned left = lives.begin; left != 0; left &= left - 1) {
-            begin_life(s, task->uses[__builtin_ctz(left)].buf_idx);
+        for (uint64_t left = lives.begin; left != 0; left &= left - 1) {
+            begin_life(s, task->uses[__builtin_ctzll(left)].buf_idx);
         }
-        for (unsigned left = lives.end; left != 0; left &= left - 1) {
-            const uint32_t buf_idx = task->uses[__builtin_ctz(left)].buf_idx;
+        for (uint64_t left = lives.end; left != 0; left &= left - 1) {
+            const uint32_t buf_idx = task->uses[__builtin_ctzll(left)].buf_idx;
             if (s->full->scratch.segment_of[buf_idx] != OX_NONE) {
                 end_life(s, buf_idx, task);
             }

@@ -20,8 +20,9 @@ struct ox_buf_track {
 
 /* The buffers whose lives begin and end with a task: a bit for each of its uses. */
 struct ox_task_lives {
-    uint16_t begin, end;
+    uint64_t begin, end;
 };
+_Static_assert(OX_TASK_USES_MAX <= 64, "a task's lives have a bit for each of its uses");
 
 /* How a micro-batch is summed (offload/plan/sums.h), and how many slots are occupied before it. */
 struct ox_mb_sum {
