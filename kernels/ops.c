@@ -27,12 +27,21 @@ static void check_attention(const struct ox_attention_shape *shape) {
     OX_ASSERT(shape->kv_heads > 0 && shape->heads % shape->kv_heads == 0 && shape->scale > 0.0f && shape->cap >= 0.0f);
 }
 
+static void check_part(const struct ox_attention_part *part) {
+    OX_ASSERT(part->kv == NULL || (part->chunks >= 2 && part->chunks % 2 == 0 && part->chunk < part->chunks));
+}
+
 static void check_attention_forward(const void *args) {
-    check_attention(&((const struct ox_op_attention_forward *)args)->shape);
+    const struct ox_op_attention_forward *const op = args;
+    check_attention(&op->shape);
+    check_part(&op->part);
 }
 
 static void check_attention_backward(const void *args) {
-    check_attention(&((const struct ox_op_attention_backward *)args)->shape);
+    const struct ox_op_attention_backward *const op = args;
+    check_attention(&op->shape);
+    check_part(&op->part);
+    OX_ASSERT((op->part.kv == NULL) == (op->part.dkv == NULL));
 }
 
 static void check_attention_cached(const void *args) {

@@ -293,13 +293,24 @@ struct ox_attention_shape {
     float scale;     /* factor of the scores: 1/sqrt(head_dim), where the model names no other */
     float cap;       /* scores s become cap * tanh(s / cap) before those of keys are hidden; 0: they stay */
 };
+/* Queries that are a part of their sequences, whose keys and values are those of other rows too. A sequence is cut into
+ * `chunks` chunks of shape.seq rows, and chunk t lies behind chunk `chunks` - 1 - t, for t from `chunks` / 2 on: so two
+ * chunks in a row have as many keys to see as any other two. Only for CPUs. */
+struct ox_attention_part {
+    const void *kv;  /* k | v in each row: (chunks, batch, shape.seq) rows, those of a sequence in this order of chunks;
+                        NULL: queries are whole sequences, and qkv has what they see */
+    float *dkv;      /* backward: its gradient, which is set, or added to; that of k and v in dqkv is 0 */
+    bool adds;
+    uint32_t chunk, chunks; /* which chunk the queries are, of how many, an even number */
+};
 struct ox_op_attention_forward {
     void *out;       /* (rows, heads * head_dim) */
     float *lse;      /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
     const void *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
     const int32_t *positions; /* (rows) or NULL */
-    void *scratch;   /* ox_ops_attention_scratch_bytes() */
+    void *scratch;   /* ox_ops_attention_scratch_bytes(), of a part those of whole sequences */
     struct ox_attention_shape shape;
+    struct ox_attention_part part;
     enum ox_real real;
 };
 struct ox_op_attention_backward {
@@ -309,6 +320,7 @@ struct ox_op_attention_backward {
     const int32_t *positions; /* as in forward */
     void *scratch;
     struct ox_attention_shape shape;
+    struct ox_attention_part part;
     enum ox_real real;
 };
 

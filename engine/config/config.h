@@ -152,6 +152,7 @@ struct ox_config_train {
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
     uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
+    uint64_t context_groups; /* of rows of every sequence, each summed by itself; 0: ranks that divide them */
     uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */
     uint64_t tensor_groups; /* of features, each of which is computed by itself; 0: as in the run resumed, or 1 */
     uint64_t seed;
@@ -273,6 +274,8 @@ struct ox_config_ranks {
     uint64_t shard_size; /* of hybrid sharding: ranks of a copy; 0: those of a machine */
     char mesh[OX_CONFIG_MESH_BYTES];   /* "" | auto | sizes as in dp=2,pp=4 */
     uint64_t data_parallel_size, pipeline_parallel_size; /* 0: as --mesh or --ranks say */
+    uint64_t context_parallel_size; /* 0: as --mesh says, or 1 */
+    int context_parallel_mode; /* gather alone */
     enum ox_pipeline_choice pipeline_schedule;
     uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */
     enum ox_reduction_choice reduction; /* who adds their gradients */

@@ -12,7 +12,7 @@ static const char adam_streamed[] = "use adamw; what memory cannot hold lives on
 static const char other_optimizer[] = "use adamw, with --moments q8 if its state is too large, or lion";
 static const char no_preferences[] = "does not exist: preferences are trained by --dpo, and nothing by rewards";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
-                                  "(--sharding), never a tensor or a sequence; leave it out";
+                                  "(--sharding), never a tensor; leave it out";
 const struct ox_foreign ox_foreign_values[] = {
     {"bf16", "false", "is the default: --dtype fp32", ANY},
     {"torch-dtype", "bfloat16", "use --dtype bf16", ANY},

@@ -5,19 +5,23 @@
 #include "base/name/name.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD_BYTES = 24, SAID_BYTES = 128 };
+enum { WORD_BYTES = 24, SAID_BYTES = 160 };
 
 /* Axes by their names; those without a place do not exist here. */
 static const struct axis {
     const char *name, *long_name;
-    bool is_pipe, exists;
+    bool exists;
+    size_t at; /* in struct ox_mesh_sizes */
 } axes[] = {
-    {"dp", "data", false, true}, {"pp", "pipe", true, true}, {"tp", "tensor", false, false},
-    {"cp", "context", false, false}, {"ep", "expert", false, false},
+    {"dp", "data", true, offsetof(struct ox_mesh_sizes, data)},
+    {"pp", "pipe", true, offsetof(struct ox_mesh_sizes, pipe)},
+    {"cp", "context", true, offsetof(struct ox_mesh_sizes, context)},
+    {"tp", "tensor", false, 0}, {"ep", "expert", false, 0},
 };
 enum { AXES = sizeof axes / sizeof *axes };
 
@@ -28,8 +32,8 @@ static enum ox_status find_axis(const char *word, const struct axis **out) {
         if (strcmp(word, axes[i].name) == 0 || strcmp(word, axes[i].long_name) == 0) {
             *out = &axes[i];
             return axes[i].exists ? OX_OK
-                                  : ox_fail(OX_E_CONFIG, "--mesh %s=...: %s parallelism does not exist here; use dp "
-                                            "and pp, as in --mesh dp=2,pp=4", word, axes[i].long_name);
+                                  : ox_fail(OX_E_CONFIG, "--mesh %s=...: %s parallelism does not exist here; use dp, "
+                                            "pp and cp, as in --mesh dp=2,pp=4", word, axes[i].long_name);
         }
         const unsigned by_short = ox_name_distance(word, axes[i].name);
         const unsigned by_long = ox_name_distance(word, axes[i].long_name);
@@ -39,8 +43,8 @@ static enum ox_status find_axis(const char *word, const struct axis **out) {
             name = by_short <= by_long ? axes[i].name : axes[i].long_name;
         }
     }
-    return ox_fail(OX_E_CONFIG, "--mesh %s=...: there is no such axis; did you mean %s? Axes are dp (data) and pp "
-                   "(pipe)", word, name);
+    return ox_fail(OX_E_CONFIG, "--mesh %s=...: there is no such axis; did you mean %s? Axes are dp (data), pp "
+                   "(pipe) and cp (context)", word, name);
 }
 
 /* Reads "dp=2" and sets the axis. */
@@ -60,7 +64,7 @@ static enum ox_status read_axis(const char *text, struct ox_mesh_sizes *out) {
         return ox_fail(OX_E_CONFIG, "--mesh %s: '%s' is no size; give a number from 1 to %d", word, equals + 1,
                        (int)OX_RANKS_MAX);
     }
-    uint32_t *const at = axis->is_pipe ? &out->pipe : &out->data;
+    uint32_t *const at = (uint32_t *)((char *)out + axis->at);
     if (*at != 0) {
         return ox_fail(OX_E_CONFIG, "--mesh: %s is there twice; give each axis once", axis->name);
     }
@@ -99,26 +103,37 @@ enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_s
         OX_TRY(read_sizes(said->mesh, out));
     }
     OX_TRY(join("data-parallel-size", "dp", said->data_parallel_size, &out->data));
+    OX_TRY(join("context-parallel-size", "cp", said->context_parallel_size, &out->context));
     return join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe);
 }
 
-/* How the user said a size, for messages. */
+/* How the user said the sizes, for messages: by --mesh, or by an option for each. */
 static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *sizes, char text[SAID_BYTES]) {
-    const bool both = sizes->data != 0 && sizes->pipe != 0;
+    const struct {
+        const char *option;
+        uint32_t size;
+    } words[] = {{"data", sizes->data}, {"pipeline", sizes->pipe}, {"context", sizes->context}};
+    int used = 0;
     if (said->mesh[0] != '\0' && strcmp(said->mesh, "auto") != 0) {
         snprintf(text, SAID_BYTES, "--mesh %.*s", SAID_BYTES - 8, said->mesh);
-    } else if (both) {
-        snprintf(text, SAID_BYTES, "--data-parallel-size %" PRIu32 " and --pipeline-parallel-size %" PRIu32,
-                 sizes->data, sizes->pipe);
-    } else {
-        snprintf(text, SAID_BYTES, "--%s-parallel-size %" PRIu32, sizes->pipe != 0 ? "pipeline" : "data",
-                 sizes->pipe != 0 ? sizes->pipe : sizes->data);
+        return;
     }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (words[i].size != 0) {
+            used += snprintf(text + used, SAID_BYTES - (size_t)used, "%s--%s-parallel-size %" PRIu32,
+                             used > 0 ? " and " : "", words[i].option, words[i].size);
+        }
+    }
+}
+
+/* How many ranks the sizes that are known make. */
+static uint64_t made_of(const struct ox_mesh_sizes *sizes) {
+    return ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1) * ox_max_u64(sizes->context, 1);
 }
 
 static enum ox_status check_product(const struct ox_config_ranks *said, const struct ox_mesh_sizes *sizes,
                                     uint64_t ranks) {
-    const uint64_t made = (uint64_t)ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1);
+    const uint64_t made = made_of(sizes);
     char words[SAID_BYTES];
     say(said, sizes, words);
     if (sizes->data != 0 && sizes->pipe != 0 && made != ranks) {
@@ -133,7 +148,7 @@ static enum ox_status check_product(const struct ox_config_ranks *said, const st
 enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes, struct ox_mesh_sizes *sizes,
                                 uint32_t *ranks) {
     *ranks = 0;
-    if (sizes->data == 0 && sizes->pipe == 0) {
+    if (sizes->data == 0 && sizes->pipe == 0 && sizes->context == 0) {
         return OX_OK;
     }
     if (strcmp(said->count, "auto") == 0 && !sizes->chosen) {
@@ -143,15 +158,17 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
                        words);
     }
     const uint64_t given = strtoull(said->count, NULL, 10);
-    const uint64_t made = (uint64_t)ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1);
+    const uint64_t made = made_of(sizes);
     const bool whole = sizes->data != 0 && (sizes->pipe != 0 || !sizes->chosen);
     const uint64_t all = given > 1 ? given : whole || processes % made != 0 ? made : processes;
     if (sizes->pipe == 0 && !sizes->chosen) {
         sizes->pipe = 1; /* an axis that is left out; data takes what remains */
     }
     OX_TRY(check_product(said, sizes, all));
-    sizes->data = sizes->data != 0 ? sizes->data : (uint32_t)(all / sizes->pipe);
-    sizes->pipe = sizes->pipe != 0 ? sizes->pipe : (uint32_t)(all / sizes->data);
+    sizes->context = (uint32_t)ox_max_u64(sizes->context, 1); /* the planner does not choose it */
+    const uint32_t left = (uint32_t)(all / sizes->context); /* for the others */
+    sizes->data = sizes->data != 0 ? sizes->data : left / (uint32_t)ox_max_u64(sizes->pipe, 1);
+    sizes->pipe = sizes->pipe != 0 ? sizes->pipe : left / sizes->data;
     *ranks = (uint32_t)all;
     return OX_OK;
 }

@@ -289,6 +289,10 @@ static const struct ox_option options[] = {
      .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "groups of heads, MLP columns and vocabulary that are computed apart and joined in a fixed tree; 0: as in "
              "the run that is resumed, or 1"},
+    {.name = "context-groups", .type = OX_OPT_U64, MEMBER(train.context_groups), .min = 0, .max = 64,
+     .group = group_training, .default_text = "0", .commands = RUN | OX_CMD_EVAL, .bears = OX_BEARS_BITS,
+     .help = "groups of rows into which every sequence is cut, each computed and summed by itself, so that up to as "
+             "many ranks that divide sequences give the same bits; 0: as many as --context-parallel-size"},
     {.name = "max-grad-norm", .type = OX_OPT_DOUBLE, MEMBER(optim.max_grad_norm), .min = 0, .max = 1e+30,
      .group = group_training, .default_text = "1", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "clip gradients to this global norm; 0: never"},

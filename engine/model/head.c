@@ -174,7 +174,7 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     struct ox_list list;
     ox_head_list(job->shape, job->unit, &list);
     ox_schedule_make(&list, args->dx != NULL ? OX_PASS_BACKWARD : OX_PASS_FORWARD, &schedule);
-    void *const bases[] = {[OX_MEMORY_X] = (void *)args->x, [OX_MEMORY_Y] = args->loss_sum,
+    void *const bases[OX_MEMORY_COUNT] = {[OX_MEMORY_X] = (void *)args->x, [OX_MEMORY_Y] = args->loss_sum,
                            [OX_MEMORY_DX] = args->dx, [OX_MEMORY_WORK] = job->work, [OX_MEMORY_KEPT] = NULL};
     const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
     job->head = args;
@@ -182,7 +182,7 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     OX_RUN(&job->run, zero, .target = args->loss_sum,
            .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
     clear_behind_tables(job, args->grads_tables);
-    ox_schedule_run(&schedule, job, &weights, bases);
+    ox_schedule_run(&schedule, job, &weights, bases, OX_SCHEDULE_ALL_PHASES);
     return job->run.status;
 }
 
@@ -192,11 +192,11 @@ enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const
     const uint32_t in = ox_list_begin(&list, job->shape, job->unit);
     list.out = ox_list_final_norm(&list, in, false);
     ox_schedule_make(&list, OX_PASS_FORWARD, &schedule);
-    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
+    void *const bases[OX_MEMORY_COUNT] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
                            [OX_MEMORY_KEPT] = NULL};
     job->weights_first = job->unit->role_offset[OX_ROLE_FINAL_NORM];
     const struct ox_stage_weights all = {.weights = {weights}};
-    ox_schedule_run(&schedule, job, &all, bases);
+    ox_schedule_run(&schedule, job, &all, bases, OX_SCHEDULE_ALL_PHASES);
     return job->run.status;
 }
 

@@ -207,9 +207,21 @@ uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_ROPE, .in = qkv, .out = add_in_place(list, qkv)});
 }
 
+/* Keys and values of all row groups. */
+static uint32_t add_all_rows(struct ox_list *list, uint32_t qkv) {
+    const struct ox_model_config *const config = &list->shape->model->config;
+    const uint32_t width = heads_width(list, 2 * config->kv_heads);
+    const uint32_t all = add_rows(list, width * ox_shape_groups(list->shape));
+    list->values[all].shared = true;
+    return add_node(list, (struct ox_node){.kind = OX_NODE_ALL_ROWS, .role = OX_ROLE_COUNT, .in = qkv, .out = all,
+                                           .in_count = heads_width(list, config->heads) + width,
+                                           .out_count = width});
+}
+
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
     const uint32_t heads = list->shape->model->config.heads;
     struct ox_node node = {.kind = OX_NODE_ATTEND, .role = OX_ROLE_SINKS, .in = qkv, .window = window};
+    node.weights = list->shape->groups.all > 1 ? add_all_rows(list, qkv) : OX_NO_VALUE;
     node.out = add_rows(list, heads_width(list, heads));
     node.saved[0] = add_floats(list, heads);
     return add_node(list, node);

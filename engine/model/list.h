@@ -31,6 +31,7 @@ enum ox_node_kind {
     OX_NODE_CAST,      /* out = weights of the unit as its nodes read them, from the planes that the job has */
     OX_NODE_LOSS,      /* out = the sum of the losses of the rows; backward computes it too */
     OX_NODE_SPLICE,    /* out = [residual +] parts of heads of `in`, where attention reads them; in place */
+    OX_NODE_ALL_ROWS,  /* out = keys and values of all row groups, of which it makes those of its own in `in` */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
     OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
@@ -51,6 +52,7 @@ enum ox_node_kind {
 struct ox_value {
     uint64_t bytes;
     uint32_t home; /* the value in whose memory it lies: itself, or one that it is written over */
+    bool shared;   /* of all row groups, which have one in common */
 };
 
 /* How a product is cut into groups of features: each makes some columns of its output, or adds to all of them what it
@@ -64,8 +66,8 @@ struct ox_node {
     uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
     uint32_t order;            /* a value without a gradient: of a mixture, how its pairs are sorted; of a norm, its
                                   weights, where they are cast */
-    uint32_t weights;          /* of a mixture: what its pairs weigh; backward of a node that has `weights` makes, or
-                                  adds to, their gradient */
+    uint32_t weights;          /* of a mixture: what its pairs weigh; of ATTEND: what ALL_ROWS made. Backward of a node
+                                  that has `weights` makes, or adds to, their gradient */
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out`; EXPERTS: hidden */
@@ -109,6 +111,7 @@ uint32_t ox_list_head_norm(struct ox_list *list, uint32_t qkv, enum ox_role gain
 uint32_t ox_list_latent(struct ox_list *list, uint32_t in);
 uint32_t ox_list_latent_values(struct ox_list *list, uint32_t attended);
 uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
+/* With several row groups of what all of them have. */
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
 uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids);
@@ -194,6 +197,7 @@ struct ox_node_row {
     bool adds;             /* backward can add another gradient of `in` */
     bool in_residual;      /* forward adds to its residual in place */
     bool may_replace_dout; /* backward can write the gradient of `in` over that of `out` */
+    bool cuts;             /* a phase of the pass ends behind its forward, and before its backward */
     bool only_adds;        /* backward adds to some elements of its gradients; where the sum begins all are cleared */
     uint32_t weight_count; /* roles of its weights: node->role and those after it, of which the family may lack some */
     /* Bytes of scratch while it runs; NULL: none. */
@@ -268,6 +272,16 @@ struct ox_pair_order {
 };
 struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order);
 uint64_t ox_pair_order_bytes(const struct ox_shape *shape);
+
+/* Keys and values of all row groups, and attention of one: node_rows.c. */
+void ox_all_rows_forward(const struct ox_node_call *call);
+void ox_all_rows_backward(const struct ox_node_call *call);
+uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+void ox_all_rows_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+void ox_attend_group_forward(const struct ox_node_call *call);
+void ox_attend_group_backward(const struct ox_node_call *call);
+/* How many sums of gradients of such keys and values a rank has at a time, to add those of its groups in a tree. */
+uint32_t ox_all_rows_slots(const struct ox_shape *shape);
 
 /* The sinks of attention, where the unit has them: node_mixture.c. */
 void ox_add_sinks(const struct ox_node_call *call);

@@ -291,6 +291,10 @@ static void attend_forward(const struct ox_node_call *call) {
         ox_add_sinks(call);
         return;
     }
+    if (call->node->weights != OX_NO_VALUE) {
+        ox_attend_group_forward(call);
+        return;
+    }
     for (uint32_t g = 0; g < groups; g++) {
         OX_RUN(&call->job->run, attention_forward, .out = ox_node_group(call, call->out, out_width, g),
                .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g),
@@ -302,6 +306,10 @@ static void attend_forward(const struct ox_node_call *call) {
 
 static void attend_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
+    if (call->node->weights != OX_NO_VALUE) {
+        ox_attend_group_backward(call);
+        return;
+    }
     const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
     const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
     const uint32_t width = qkv_width(job->shape) / groups;
@@ -345,7 +353,7 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                            .scratch = head_norm_scratch, .forward = head_norm_forward,
                            .backward = head_norm_backward, .cost = ox_cost_head_norm},
     [OX_NODE_ROPE] = {.over = OX_OVER_DOUT, .forward = rope_forward, .backward = rope_backward, .cost = ox_cost_rope},
-    [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED, .weight_count = 1,
+    [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED | OX_READS_WEIGHTS, .weight_count = 1,
                         .scratch = attend_scratch,
                         .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
     [OX_NODE_LOOKUP] = {.reads = OX_READS_IN, .may_skip_din = true, .only_adds = true, .weight_count = 2,
@@ -358,6 +366,8 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                       .cost = ox_cost_loss},
     [OX_NODE_SPLICE] = {.may_skip_din = true, .adds = true, .forward = splice_forward, .backward = splice_backward,
                         .cost = ox_cost_splice},
+    [OX_NODE_ALL_ROWS] = {.adds = true, .cuts = true, .scratch = ox_all_rows_scratch, .forward = ox_all_rows_forward,
+                          .backward = ox_all_rows_backward, .cost = ox_all_rows_cost},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
     [OX_NODE_DROP] = {.may_skip_din = true, .adds = true, .forward = ox_drop_forward, .backward = ox_drop_backward,

@@ -117,7 +117,8 @@ void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backw
     const struct launched launched = cost->on_gpu && backward ? backward_launches(&attention)
                                                               : (struct launched){.count = 1, .waiting = 1};
     *(backward ? &cost->work.attention_backward_flops : &cost->work.attention_flops) +=
-        launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward);
+        launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward) /
+        ox_shape_groups(cost->shape);
     cost->work.ops += launched.count;
     if (!cost->on_gpu) {
         rotation_cost(cost);

@@ -144,7 +144,10 @@ static void add_weights(struct ox_schedule *schedule, const struct ox_node *node
     if (node->weights != OX_NO_VALUE) {
         step->adds_weights = grads[node->weights] != OX_NO_VALUE;
         if (!step->adds_weights) {
-            grads[node->weights] = add_value(schedule, schedule->list.values[node->weights].bytes);
+            const struct ox_value *const weights = &schedule->list.values[node->weights];
+            const uint32_t slots = weights->shared ? ox_all_rows_slots(schedule->list.shape) : 1;
+            grads[node->weights] = add_value(schedule, weights->bytes * slots);
+            schedule->list.values[grads[node->weights]].shared = schedule->list.values[node->weights].shared;
         }
         step->dweights = grads[node->weights];
     }
@@ -187,7 +190,27 @@ static void add_scratch(struct ox_schedule *schedule) {
         const struct ox_node_row *const row = row_of(node);
         const uint64_t bytes = row->scratch == NULL ? 0 : row->scratch(schedule->list.shape, node, step->backward);
         step->scratch = bytes == 0 ? OX_NO_VALUE : add_value(schedule, bytes);
+        if (row->cuts && step->scratch != OX_NO_VALUE) { /* other ranks write it; over what they gave before, if here */
+            schedule->list.values[step->scratch].shared = true;
+            schedule->list.values[step->scratch].home =
+                schedule->pass == OX_PASS_BACKWARD ? home_of(schedule, node->out) : step->scratch;
+        }
     }
+}
+
+static void add_phases(struct ox_schedule *schedule) {
+    uint32_t phase = 0;
+    for (uint32_t i = 0; i < schedule->step_count; i++) {
+        struct ox_schedule_step *const step = &schedule->steps[i];
+        const bool cuts = row_of(&schedule->list.nodes[step->node_idx])->cuts;
+        phase += cuts && step->backward;
+        step->phase = phase;
+        phase += cuts && !step->backward;
+    }
+}
+
+uint32_t ox_schedule_phases(const struct ox_schedule *schedule) {
+    return schedule->step_count > 0 ? schedule->steps[schedule->step_count - 1].phase + 1 : 1;
 }
 
 /* ---- sums over residuals ---- */
@@ -280,7 +303,10 @@ static void find_lives(struct ox_schedule *schedule) {
 static void place_kept(struct ox_schedule *schedule) {
     for (uint32_t v = 1; v < schedule->list.value_count; v++) {
         struct ox_place *const place = &schedule->places[home_of(schedule, v)];
-        if (schedule->needed[v] && place->memory == OX_MEMORY_NONE) {
+        if (schedule->needed[v] && place->memory == OX_MEMORY_NONE && schedule->list.values[v].shared) {
+            *place = (struct ox_place){.memory = OX_MEMORY_SHARED_KEPT, .offset = schedule->shared_kept_bytes};
+            schedule->shared_kept_bytes += ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES);
+        } else if (schedule->needed[v] && place->memory == OX_MEMORY_NONE) {
             *place = (struct ox_place){.memory = OX_MEMORY_KEPT, .offset = schedule->kept_bytes};
             schedule->kept_bytes +=
                 ox_align_up(schedule->list.values[home_of(schedule, v)].bytes, VALUE_ALIGN_BYTES);
@@ -321,6 +347,18 @@ static uint64_t lowest(const struct ox_schedule *schedule, enum ox_memory memory
         }
     }
     return best;
+}
+
+/* Gives what row groups have in common places of its own, because groups come to a phase one after the other. */
+static void place_shared(struct ox_schedule *schedule) {
+    for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+        struct ox_place *const place = &schedule->places[v];
+        if (schedule->list.values[v].shared && home_of(schedule, v) == v && place->memory == OX_MEMORY_NONE &&
+            schedule->lives[v].first != UINT32_MAX) {
+            *place = (struct ox_place){.memory = OX_MEMORY_SHARED_WORK, .offset = schedule->shared_work_bytes};
+            schedule->shared_work_bytes += ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES);
+        }
+    }
 }
 
 /* Places the rest by size, largest first; in a pass with kept values where those have left room, if it fits there. */
@@ -365,6 +403,7 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
         add_backward(out);
     }
     add_scratch(out);
+    add_phases(out);
     find_lives(out);
     out->places[home_of(out, list->in)].memory = OX_MEMORY_X;
     if (backward) {
@@ -375,12 +414,13 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     if (ox_pass_is_kept(pass)) {
         place_kept(out);
     }
+    place_shared(out);
     place_rest(out);
 }
 
 /* ---- running ---- */
 
-static void *at(const struct ox_schedule *schedule, uint32_t value, void *const bases[OX_MEMORY_KEPT + 1]) {
+static void *at(const struct ox_schedule *schedule, uint32_t value, void *const bases[OX_MEMORY_COUNT]) {
     const struct ox_place place = schedule->places[home_of(schedule, value)];
     if (value == OX_NO_VALUE || schedule->absent[value] || place.memory == OX_MEMORY_NONE) {
         return NULL;
@@ -421,10 +461,14 @@ static void clear_frozen(const struct ox_schedule *schedule, struct ox_unit_job 
 }
 
 void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
-                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_KEPT + 1]) {
+                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_COUNT], uint32_t phase) {
     bool gaps_are_clear = false;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         const struct ox_schedule_step *const step = &schedule->steps[i];
+        if (phase != OX_SCHEDULE_ALL_PHASES && step->phase != phase) {
+            gaps_are_clear |= step->backward && step->phase < phase;
+            continue;
+        }
         const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
         const struct ox_node_call call = {
             .job = job, .list = &schedule->list, .node = node, .weights = weights,

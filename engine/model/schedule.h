@@ -20,11 +20,15 @@ struct ox_schedule_step {
     uint32_t scratch;
     uint32_t dweights;   /* backward: the gradient of the node's `weights`; or OX_NO_VALUE */
     bool adds_weights;   /* which another step has begun */
+    uint32_t phase;      /* of the pass; a phase ends behind a node that cuts, backward before it */
 };
 
 /* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold the list's input, its output, and
- * the gradient of either. */
-enum ox_memory { OX_MEMORY_NONE, OX_MEMORY_X, OX_MEMORY_Y, OX_MEMORY_DX, OX_MEMORY_WORK, OX_MEMORY_KEPT };
+ * the gradient of either. What row groups have in common lies in memories of its own, each value in its own place. */
+enum ox_memory {
+    OX_MEMORY_NONE, OX_MEMORY_X, OX_MEMORY_Y, OX_MEMORY_DX, OX_MEMORY_WORK, OX_MEMORY_KEPT, OX_MEMORY_SHARED_WORK,
+    OX_MEMORY_SHARED_KEPT, OX_MEMORY_COUNT
+};
 struct ox_place {
     enum ox_memory memory;
     uint64_t offset;
@@ -46,15 +50,18 @@ struct ox_schedule {
     struct ox_life lives[OX_LIST_VALUES_MAX];   /* of homes */
     struct ox_place places[OX_LIST_VALUES_MAX]; /* of homes */
     uint32_t dx; /* backward: the gradient of list.out, which the caller gives; that of list.in replaces it */
-    uint64_t work_bytes, kept_bytes;
+    uint64_t work_bytes, kept_bytes, shared_work_bytes, shared_kept_bytes;
 };
 
 /* Makes the schedule of a pass of a copy of `list`. */
 void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_schedule *out);
 
-/* Queues the steps. `bases`: where each memory of enum ox_memory begins. */
+/* Queues the steps, those of one phase or all. `bases`: where each memory of enum ox_memory begins. */
+enum { OX_SCHEDULE_ALL_PHASES = UINT32_MAX };
 void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
-                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_KEPT + 1]);
+                     const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_COUNT], uint32_t phase);
+/* How many phases it has. */
+uint32_t ox_schedule_phases(const struct ox_schedule *schedule);
 
 /* Proves a schedule: every value is written before it is read, and intact until then; values that are needed at the
  * same time do not overlap; the output and the gradient of the input are there in the end, if it is wanted; each

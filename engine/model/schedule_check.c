@@ -17,6 +17,8 @@ struct checker {
     uint32_t grads[OX_LIST_VALUES_MAX];   /* of a value: its gradient so far; 0: none yet */
     uint32_t made[OX_LIST_NODES_MAX];     /* how often forward of a node has run */
     uint32_t done[OX_LIST_NODES_MAX];     /* and its backward */
+    uint32_t written[OX_LIST_VALUES_MAX]; /* of a value: the phase behind that in which it was written; 0: before all */
+    uint32_t phase;
     uint32_t adds[OX_ROLE_COUNT + 1];     /* additions to the gradient of a tensor */
     enum ox_status status;
 };
@@ -108,8 +110,19 @@ static uint64_t room_of(const struct checker *c, enum ox_memory memory) {
         return c->schedule->work_bytes;
     case OX_MEMORY_KEPT:
         return ox_pass_is_kept(c->schedule->pass) ? c->schedule->kept_bytes : 0;
+    case OX_MEMORY_SHARED_WORK:
+        return c->schedule->shared_work_bytes;
+    case OX_MEMORY_SHARED_KEPT:
+        return ox_pass_is_kept(c->schedule->pass) ? c->schedule->shared_kept_bytes : 0;
+    case OX_MEMORY_COUNT:
+        break;
     }
     return 0;
+}
+
+/* The memory for what forward keeps of a value. */
+static enum ox_memory memory_of_kept(const struct checker *c, uint32_t value) {
+    return c->list->values[value].shared ? OX_MEMORY_SHARED_KEPT : OX_MEMORY_KEPT;
 }
 
 static void check_place(struct checker *c, uint32_t value) {
@@ -120,7 +133,9 @@ static void check_place(struct checker *c, uint32_t value) {
     }
     const struct ox_place *const place = &c->schedule->places[home];
     const uint64_t bytes = c->list->values[value].bytes, room = room_of(c, place->memory);
+    const bool in_common = place->memory == OX_MEMORY_SHARED_WORK || place->memory == OX_MEMORY_SHARED_KEPT;
     demand(c, bytes <= c->list->values[home].bytes, "a value is larger than its home", value);
+    demand(c, in_common == c->list->values[value].shared, "a value lies where those of other row groups do", value);
     demand(c, place->memory != OX_MEMORY_X || value == c->list->in, "a value lies where the input does", value);
     demand(c, place->offset % ALIGN_BYTES == 0, "a value is not aligned", value);
     demand(c, bytes <= room && place->offset <= room - bytes, "a value lies outside its memory", value);
@@ -133,6 +148,10 @@ static void read_value(struct checker *c, uint32_t value) {
         return;
     }
     demand(c, is_value(c, value) && c->content[home_of(c, value)] == value, "what is read is not there", value);
+    if (c->status == OX_OK && c->list->values[value].shared) {
+        demand(c, c->written[value] <= c->schedule->steps[c->step_idx].phase,
+               "what row groups have in common is read before all of them have made it", value);
+    }
 }
 
 /* `over`: a value that the step reads and may write over; 0: none. */
@@ -160,9 +179,18 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
         }
     }
     c->content[home] = value;
+    c->written[value] = c->schedule->steps[c->step_idx].phase + 1;
 }
 
 /* ---- steps ---- */
+
+/* A phase ends behind the forward of a node that cuts, and before its backward. */
+static void check_phase(struct checker *c, const struct ox_schedule_step *step) {
+    const bool cuts = ox_node_row_of(node_of(c, step))->cuts;
+    c->phase += cuts && step->backward;
+    demand(c, step->phase == c->phase, "a step belongs to another phase; its phase is the value", step->phase);
+    c->phase += cuts && !step->backward;
+}
 
 static void check_forward(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node *const node = node_of(c, step);
@@ -214,7 +242,11 @@ static void check_weights(struct checker *c, const struct ox_schedule_step *step
     }
     demand(c, step->adds_weights == (before != OX_NO_VALUE), "a gradient of weights begins twice", step->dweights);
     demand(c, before == OX_NO_VALUE || before == step->dweights, "a gradient of weights is lost", step->dweights);
-    demand(c, is_value(c, step->dweights) && c->list->values[step->dweights].bytes == c->list->values[weights].bytes,
+    const bool shared = c->list->values[weights].shared; /* then it has several, to add those of groups in a tree */
+    const uint64_t slots = shared ? ox_all_rows_slots(c->list->shape) : 1;
+    demand(c, is_value(c, step->dweights) &&
+                  c->list->values[step->dweights].bytes == c->list->values[weights].bytes * slots &&
+                  c->list->values[step->dweights].shared == shared,
            "a gradient has not the size of its value", step->dweights);
     c->grads[weights] = step->dweights;
 }
@@ -309,7 +341,7 @@ static void begin(struct checker *c) {
     for (uint32_t v = 1; s->pass == OX_PASS_BACKWARD_KEPT && v < c->list->value_count && c->status == OX_OK; v++) {
         if (s->needed[v]) {
             check_place(c, v);
-            demand(c, s->places[home_of(c, v)].memory == OX_MEMORY_KEPT, "a kept value is elsewhere", v);
+            demand(c, s->places[home_of(c, v)].memory == memory_of_kept(c, v), "a kept value is elsewhere", v);
             for (uint32_t h = 1; h < c->list->value_count; h++) {
                 demand(c, c->content[h] == OX_NO_VALUE || !overlap(c, h, home_of(c, v)), "kept values overlap", v);
             }
@@ -346,7 +378,7 @@ static void end(struct checker *c) {
            "the output is not where the caller looks", c->list->out);
     for (uint32_t v = 1; s->pass == OX_PASS_FORWARD_KEPT && v < c->list->value_count; v++) {
         demand(c, !s->needed[v] || (c->content[home_of(c, v)] == v &&
-                                    s->places[home_of(c, v)].memory == OX_MEMORY_KEPT), "a value is not kept", v);
+                                    s->places[home_of(c, v)].memory == memory_of_kept(c, v)), "a value is not kept", v);
     }
 }
 
@@ -363,6 +395,7 @@ enum ox_status ox_schedule_check(const struct ox_schedule *schedule) {
             check_scratch(&c, step);
         }
         if (c.status == OX_OK) {
+            check_phase(&c, step);
             (step->backward ? check_backward : check_forward)(&c, step);
         }
     }

@@ -31,6 +31,13 @@ static void make(const struct ox_shape *shape, const struct ox_unit *unit, enum 
     ox_schedule_make(&list, pass, out);
 }
 
+/* What row groups have in common, and what each has for itself, which a pass of one phase uses for one after the
+ * other. */
+static uint64_t work_of_groups(const struct ox_schedule *schedule) {
+    const uint32_t groups = ox_schedule_phases(schedule) > 1 ? ox_shape_own_groups(schedule->list.shape) : 1;
+    return schedule->shared_work_bytes + groups * schedule->work_bytes;
+}
+
 uint64_t ox_unit_work_bytes(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
     struct ox_schedule schedule;
     if (unit->kind == OX_UNIT_BESIDE) { /* counted with its stage */
@@ -38,13 +45,15 @@ uint64_t ox_unit_work_bytes(const struct ox_shape *shape, const struct ox_unit *
     }
     make(shape, unit, pass, &schedule);
     /* A plan gives each pass of a block room, also where kept values leave enough. */
-    return ox_max_u64(schedule.work_bytes, unit->kind == OX_UNIT_BLOCK || unit->kind == OX_UNIT_EXPERTS ? 1 : 0);
+    return ox_max_u64(work_of_groups(&schedule), unit->kind == OX_UNIT_BLOCK || unit->kind == OX_UNIT_EXPERTS ? 1 : 0);
 }
 
 struct ox_unit_ends ox_unit_ends(const struct ox_shape *shape, const struct ox_unit *unit) {
     struct ox_list list;
     ox_unit_list(shape, unit, &list);
-    return (struct ox_unit_ends){.in_bytes = list.values[list.in].bytes, .out_bytes = list.values[list.out].bytes};
+    const uint64_t groups = ox_shape_own_groups(shape);
+    return (struct ox_unit_ends){.in_bytes = list.values[list.in].bytes * groups,
+                                 .out_bytes = list.values[list.out].bytes * groups};
 }
 
 struct ox_unit_routes ox_unit_routes(const struct ox_shape *shape, const struct ox_unit *unit) {
@@ -69,19 +78,68 @@ uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *
         return 0;
     }
     make(shape, unit, OX_PASS_BACKWARD_KEPT, &schedule);
-    return schedule.kept_bytes;
+    return schedule.shared_kept_bytes + ox_shape_own_groups(shape) * schedule.kept_bytes;
+}
+
+/* The cost of the phases before this one. */
+static struct ox_plan_work cost_before(const struct ox_schedule *schedule, uint32_t phase) {
+    const struct ox_shape *const shape = schedule->list.shape;
+    const uint32_t groups = ox_shape_own_groups(shape);
+    struct ox_cost cost = ox_cost_begin(shape, schedule->list.unit);
+    for (uint32_t i = 0; i < schedule->step_count && schedule->steps[i].phase < phase; i++) {
+        const struct ox_node *const node = &schedule->list.nodes[schedule->steps[i].node_idx];
+        cost.skips_din = schedule->steps[i].din == OX_NO_VALUE;
+        ox_node_row_of(node)->cost(&cost, node, schedule->steps[i].backward);
+    }
+    const struct ox_plan_work *const one = &cost.work;
+    return (struct ox_plan_work){.gemm_flops = one->gemm_flops * groups, .bytes = one->bytes * groups,
+                                 .attention_flops = one->attention_flops * groups,
+                                 .attention_backward_flops = one->attention_backward_flops * groups,
+                                 .gemm_bytes = one->gemm_bytes * groups, .ops = one->ops * groups};
 }
 
 struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
-    struct ox_cost cost = ox_cost_begin(shape, unit);
     struct ox_schedule schedule;
-    make(shape, cost.unit, pass, &schedule);
-    for (uint32_t i = 0; i < schedule.step_count; i++) {
-        const struct ox_node *const node = &schedule.list.nodes[schedule.steps[i].node_idx];
-        cost.skips_din = schedule.steps[i].din == OX_NO_VALUE;
-        ox_node_row_of(node)->cost(&cost, node, schedule.steps[i].backward);
+    make(shape, unit, pass, &schedule);
+    return cost_before(&schedule, UINT32_MAX);
+}
+
+/* The cut at a step: of a gather the whole, in place; of an exchange from the gradient of the whole to what its
+ * backward reads. */
+static struct ox_plan_cut cut_at(const struct ox_schedule *schedule, const struct ox_schedule_step *step) {
+    const struct ox_list *const list = &schedule->list;
+    const struct ox_node *const node = &list->nodes[step->node_idx];
+    const struct ox_place from = schedule->places[list->values[step->backward ? step->dout : node->out].home];
+    const struct ox_place to = step->backward ? schedule->places[list->values[step->scratch].home] : from;
+    OX_ASSERT(from.memory == to.memory);
+    return (struct ox_plan_cut){.kind = step->backward ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = OX_AXIS_CONTEXT,
+                                .role = from.memory == OX_MEMORY_SHARED_KEPT ? OX_USE_KEPT : OX_USE_SCRATCH,
+                                .source = from.offset, .target = to.offset, .bytes = list->values[node->out].bytes};
+}
+
+static double flops_of(struct ox_plan_work work) {
+    return work.gemm_flops + work.attention_flops + work.attention_backward_flops;
+}
+
+uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
+                      struct ox_plan_cut *out) {
+    struct ox_schedule schedule;
+    uint32_t count = 0;
+    if (shape->groups.contexts <= 1 || unit->kind != OX_UNIT_BLOCK) {
+        return 0;
     }
-    return cost.work;
+    make(shape, unit, pass, &schedule);
+    const double all = flops_of(cost_before(&schedule, UINT32_MAX));
+    for (uint32_t i = 0; i < schedule.step_count; i++) {
+        const struct ox_schedule_step *const step = &schedule.steps[i];
+        if (ox_node_row_of(&schedule.list.nodes[step->node_idx])->cuts) {
+            OX_ASSERT(count < OX_PLAN_CUTS_MAX);
+            out[count] = cut_at(&schedule, step);
+            out[count].share = all > 0 ? flops_of(cost_before(&schedule, count + 1)) / all : 0;
+            count++;
+        }
+    }
+    return count;
 }
 
 enum ox_status ox_units_check(const struct ox_shape *shape) {
@@ -98,22 +156,81 @@ enum ox_status ox_units_check(const struct ox_shape *shape) {
     return OX_OK;
 }
 
+/* ---- running ---- */
+
+/* Where the pass of a rank begins in what its caller gives, for all row groups. */
+struct rooms {
+    unsigned char *x, *y, *dx;
+};
+
+static void *behind(void *base, uint64_t bytes) {
+    return base == NULL ? NULL : (unsigned char *)base + bytes;
+}
+
+/* Sets where the memories of one row group begin: those in common in front, then group by group. */
+static void set_bases(const struct ox_schedule *schedule, const struct ox_unit_job *job, const struct rooms *rooms,
+                      uint32_t group, void *bases[OX_MEMORY_COUNT]) {
+    const struct ox_value *const values = schedule->list.values;
+    const uint32_t in_work = ox_schedule_phases(schedule) > 1 ? group : 0;
+    bases[OX_MEMORY_NONE] = NULL;
+    bases[OX_MEMORY_X] = behind(rooms->x, group * values[schedule->list.in].bytes);
+    bases[OX_MEMORY_Y] = behind(rooms->y, group * values[schedule->list.out].bytes);
+    bases[OX_MEMORY_DX] = behind(rooms->dx, group * values[schedule->dx].bytes);
+    bases[OX_MEMORY_SHARED_WORK] = job->work;
+    bases[OX_MEMORY_SHARED_KEPT] = job->kept;
+    bases[OX_MEMORY_WORK] = behind(job->work, schedule->shared_work_bytes + in_work * schedule->work_bytes);
+    bases[OX_MEMORY_KEPT] = behind(job->kept, schedule->shared_kept_bytes + group * schedule->kept_bytes);
+}
+
+static const int32_t *rows_of(const int32_t *all, const struct ox_shape *shape, uint32_t group) {
+    return all == NULL ? NULL : all + (uint64_t)group * shape->rows;
+}
+
+/* The job of one row group, and the sums that it adds to. */
+static void run_group(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                      const struct ox_stage_weights *weights, const struct rooms *rooms, uint32_t group,
+                      uint32_t phase) {
+    struct ox_unit_job of = *job;
+    struct ox_stage_weights all = {{NULL}, {NULL}};
+    void *bases[OX_MEMORY_COUNT];
+    of.group = group;
+    of.ids = rows_of(job->ids, job->shape, group);
+    of.positions = rows_of(job->positions, job->shape, group);
+    of.targets = rows_of(job->targets, job->shape, group);
+    of.documents = rows_of(job->documents, job->shape, group);
+    for (uint32_t i = 0; weights != NULL && i < schedule->list.unit_count; i++) {
+        all.weights[i] = weights->weights[i];
+        all.grads[i] = weights->grads[i] == NULL ? NULL
+                                                 : weights->grads[i] + group * schedule->list.units[i]->elem_count;
+    }
+    set_bases(schedule, job, rooms, group, bases);
+    ox_schedule_run(schedule, &of, &all, bases, phase);
+    job->run = of.run;
+}
+
+/* Every phase of all row groups before the next one. */
+static enum ox_status run(const struct ox_schedule *schedule, struct ox_unit_job *job,
+                          const struct ox_stage_weights *weights, struct rooms rooms) {
+    const uint32_t phases = ox_schedule_phases(schedule), past = job->in_phases ? job->phase + 1 : phases;
+    OX_ASSERT(past <= phases);
+    for (uint32_t phase = job->in_phases ? job->phase : 0; phase < past; phase++) {
+        for (uint32_t group = 0; group < ox_shape_own_groups(job->shape); group++) {
+            run_group(schedule, job, weights, &rooms, group, phase);
+        }
+    }
+    return job->run.status;
+}
+
 enum ox_status ox_unit_forward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
                                void *y) {
     struct ox_schedule schedule;
     make(job->shape, job->unit, job->kept != NULL ? OX_PASS_FORWARD_KEPT : OX_PASS_FORWARD, &schedule);
-    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_Y] = y, [OX_MEMORY_WORK] = job->work,
-                           [OX_MEMORY_KEPT] = job->kept};
-    ox_schedule_run(&schedule, job, weights, bases);
-    return job->run.status;
+    return run(&schedule, job, weights, (struct rooms){.x = (void *)x, .y = y});
 }
 
 enum ox_status ox_unit_backward(struct ox_unit_job *job, const struct ox_stage_weights *weights, const void *x,
                                 void *dx) {
     struct ox_schedule schedule;
     make(job->shape, job->unit, job->kept != NULL ? OX_PASS_BACKWARD_KEPT : OX_PASS_BACKWARD, &schedule);
-    void *const bases[] = {[OX_MEMORY_X] = (void *)x, [OX_MEMORY_DX] = dx, [OX_MEMORY_WORK] = job->work,
-                           [OX_MEMORY_KEPT] = job->kept};
-    ox_schedule_run(&schedule, job, weights, bases);
-    return job->run.status;
+    return run(&schedule, job, weights, (struct rooms){.x = (void *)x, .dx = dx});
 }

@@ -29,10 +29,20 @@ struct ox_objective {
 enum ox_loss_value { OX_LOSS, OX_LOSS_NLL, OX_LOSS_Z, OX_LOSS_VALUES };
 uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batch);
 
-/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq. */
+/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq.
+ *
+ * With row groups, rows are those of one group: chunk g of every sequence and behind it chunk 2 G - 1 - g, of the 2 G
+ * into which sequences are cut, so that attention has as much to do for each. Every pass is done group by group, but
+ * for what attention sees of other groups. A rank has `count` groups from `first` on: x, y, dx, ids, positions and
+ * targets lie one group behind the other, and each gradient has a sum for each group, one behind the other. The groups
+ * are divided among `contexts` ranks, which do the pass phase by phase (ox_unit_cuts). */
+struct ox_row_groups {
+    uint32_t all, first, count, contexts; /* zeros: one group */
+};
 struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;
+    struct ox_row_groups groups;
     struct ox_compute compute;
     enum ox_compute_dtype dtype; /* weights are rounded to it */
     struct ox_objective objective;
@@ -62,6 +72,13 @@ struct ox_route_losses {
     bool sums;              /* a forward pass that sets `load`; a recomputing pass does not */
 };
 
+static inline uint32_t ox_shape_groups(const struct ox_shape *shape) {
+    return shape->groups.all > 0 ? shape->groups.all : 1;
+}
+static inline uint32_t ox_shape_own_groups(const struct ox_shape *shape) {
+    return shape->groups.count > 0 ? shape->groups.count : 1;
+}
+
 /* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
 struct ox_planes {
     const uint16_t *hi, *lo;
@@ -87,6 +104,9 @@ struct ox_unit_job {
     uint64_t noise_stream; /* names step and micro-batch */
     const double *reference; /* (batch): log-probabilities of the sequences by the reference, with pairs */
     bool begins; /* backward sets the gradients of weights, whatever they held; else it adds to them */
+    bool in_phases;       /* do `phase` alone; else all of them */
+    uint32_t phase;
+    uint32_t group;       /* of the rank's row groups, that which is computed; passes set it */
 };
 
 /* Cosines and sines: for each of the model's rotations a table of (contexts, rotary_dim / 2). Floats of all tables of
@@ -117,6 +137,10 @@ struct ox_unit_routes ox_unit_routes(const struct ox_shape *shape, const struct 
 uint32_t ox_unit_rows(const struct ox_unit *unit, const void *routes);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit);
+/* Where a pass of a rank that has some of the row groups ends a phase; writes the cuts of a plan's pass, at most
+ * OX_PLAN_CUTS_MAX, and returns how many there are. Regions lie in the pass's work or in what it keeps. */
+uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
+                      struct ox_plan_cut *out);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
 OX_MUST enum ox_status ox_units_check(const struct ox_shape *shape);
 /* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the

@@ -243,6 +243,10 @@ OX_MUST enum ox_status ox_trainer_check_hosts(const struct ox_model *model);
 /* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
  * does not go with it. */
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
+/* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
+ * names what does not go with it. */
+OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,
+                                                     uint32_t sum_groups);
 /* Refuses dropout of adapters where there is none. */
 OX_MUST enum ox_status ox_trainer_check_dropout(const struct ox_trainer *trainer);
 struct ox_objective ox_trainer_objective(const struct ox_config *config);
@@ -369,7 +373,7 @@ OX_MUST enum ox_status ox_trainer_check_counts(const struct ox_config *config, c
 /* What the run that is resumed recorded of options that a run chooses when it begins; zeros if none is, or if it has no
  * record. */
 struct ox_recorded {
-    uint64_t sum_groups, tensor_groups, chunk_elems, store_generations;
+    uint64_t sum_groups, tensor_groups, context_groups, chunk_elems, store_generations;
     char experts_per_unit[24]; /* "": not known */
 };
 struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);

@@ -140,7 +140,8 @@ static uint64_t sums_hash(const struct ox_engine_config *e, uint64_t hash) {
     if (ox_model_groups(&e->model->config) > 1) {
         hash = ox_hash64("tensor groups", strlen("tensor groups"), hash + ox_model_groups(&e->model->config));
     }
-    return hash;
+    const uint64_t rows[] = {hash, e->context_groups, 1};
+    return e->context_groups > 1 ? ox_hash_seed(rows, sizeof rows / sizeof *rows) : hash;
 }
 
 /* Its "0" stands where earlier versions had the threads of the CPU device,
@@ -187,8 +188,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     if (e->device == OX_DEVICE_CUDA) {
         hash = gpu_hash(trainer, hash);
     }
-    hash = sums_hash(e, hash);
-    hash = exchange_hash(e, hash);
+    hash = exchange_hash(e, sums_hash(e, hash));
     if (ox_engine_precision(e)->scales) {
         const double scale[] = {c->loss.loss_scale, (double)c->loss.loss_scale_window};
         hash = ox_hash64(scale, sizeof scale, hash);
@@ -209,6 +209,79 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
     const uint64_t format[] = {hash, e->state.kind, e->state.moments};
     return e->state.kind == OX_OPTIM_ADAMW && e->state.moments == OX_MOMENTS_F32
                ? hash : ox_hash_seed(format, sizeof format / sizeof *format);
+}
+
+/* ---- groups of rows ---- */
+
+/* What does not exist with groups of rows, in words of options; NULL: all of the run does. */
+static const char *not_in_groups(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_model_config *const model = &engine->model->config;
+    return engine->device == OX_DEVICE_CUDA          ? "--device cuda"
+           : strcmp(trainer->config.ranks.mesh, "auto") == 0 ? "--mesh auto"
+           : engine->pipe > 1                        ? "--pipeline-parallel-size"
+           : engine->objective.pairs                 ? "--dpo"
+           : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
+           : model->lora.dropout != 0.0              ? "--lora-dropout"
+           : model->mixture.router.experts > 0       ? "a mixture of experts"
+           : model->latent.kv_rank != 0              ? "latent attention"
+           : trainer->config.parts.use_dora                          ? "--use-dora"
+           : ox_model_groups(model) > 1                              ? "--tensor-groups"
+           : engine->exchange != OX_EXCHANGE_FP32                    ? "--exchange-dtype"
+           : trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
+}
+
+static bool is_power(uint64_t number) {
+    return (number & (number - 1)) == 0;
+}
+
+/* Whether the groups of each rank are summed as a node of the tree. */
+static enum ox_status check_context_tree(const struct ox_trainer *trainer, uint32_t groups, uint32_t of_batch,
+                                         uint32_t sums) {
+    const uint32_t contexts = trainer->engine_config.contexts, own = groups / contexts;
+    if (!is_power(sums)) {
+        return ox_fail(OX_E_CONFIG, "--context-groups %u: each group of rows sums a power of two of --sum-groups, and "
+                       "there are %u; give --sum-groups %u", groups, sums, 1u << (32 - __builtin_clz(sums)));
+    }
+    if (own > 1 && of_batch > 1) {
+        return ox_fail(OX_E_CONFIG, "--context-groups %u: %u data ranks would each sum %u groups of rows; give "
+                       "--context-parallel-size %u, or one data rank", groups, of_batch, own, groups);
+    }
+    return own == 1 || contexts == 1 || is_power(own)
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-size %u: each rank would sum %u groups of rows, "
+                                 "which is no power of two; use %u", contexts, own, groups);
+}
+
+enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch, uint32_t sum_groups) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    uint64_t *const given = &trainer->config.train.context_groups;
+    const uint32_t groups = (uint32_t)ox_max_u64(*given, engine->contexts), seq = engine->seq;
+    const char *const option = engine->contexts > 1 ? "parallel-size" : "groups";
+    engine->context_groups = groups;
+    if (groups <= 1) {
+        return OX_OK;
+    }
+    if (*given > 0 && groups % engine->contexts != 0) {
+        return ox_fail(OX_E_CONFIG, "--context-groups %" PRIu64 ": --context-parallel-size %u needs as many groups for "
+                       "each rank; for a new run give %u", *given, engine->contexts,
+                       (uint32_t)ox_div_up(groups, engine->contexts) * engine->contexts);
+    }
+    if (*given > 0 && *given < engine->contexts) {
+        return ox_fail(OX_E_CONFIG, "--context-groups %" PRIu64 ": --context-parallel-size %u needs a group for each "
+                       "rank; for a new run give %u", *given, engine->contexts, engine->contexts);
+    }
+    const char *const other = not_in_groups(trainer);
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "--context-%s %u: does not exist with %s yet; leave one of them out", option,
+                       engine->contexts > 1 ? engine->contexts : groups, other);
+    }
+    if (seq % (2 * groups) != 0) {
+        return ox_fail(OX_E_CONFIG, "--context-%s %u: %u tokens of --max-seq-length cannot be cut into %u equal parts, "
+                       "two for each group of rows; use --max-seq-length %u", option, groups, seq, 2 * groups,
+                       (uint32_t)ox_align_up(seq, 2 * groups));
+    }
+    *given = groups;
+    return check_context_tree(trainer, groups, of_batch, sum_groups);
 }
 
 /* ---- Muon ---- */

@@ -159,6 +159,7 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     if (record != NULL) {
         recorded = (struct ox_recorded){.sum_groups = record->train.sum_groups,
                                         .tensor_groups = record->train.tensor_groups,
+                                        .context_groups = record->train.context_groups,
                                         .chunk_elems = record->place.chunk_elems,
                                         .store_generations =
                                             record->memory.nvme_count > 0 ? record->memory.store_generations : 0};

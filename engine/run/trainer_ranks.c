@@ -303,15 +303,17 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_mesh_sizes sizes;
-    engine->pipe = 1;
+    engine->pipe = engine->contexts = 1;
     engine->schedule = schedule_of(config);
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
     engine->pipe = (uint32_t)ox_max_u64(sizes.pipe, 1);
+    engine->contexts = (uint32_t)ox_max_u64(sizes.context, 1);
     if (*ranks > 0) {
         snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
         config->ranks.pipeline_parallel_size = engine->pipe;
+        config->ranks.context_parallel_size = engine->contexts;
     }
     return OX_OK;
 }
@@ -320,6 +322,13 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
 static bool any_mesh(const struct ox_trainer *trainer) {
     const struct ox_config_ranks *const words = &trainer->config.ranks;
     return strcmp(words->mesh, "auto") == 0 && trainer->engine_config.pipe <= 1 && words->data_parallel_size == 0;
+}
+
+/* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says, and where the
+ * library adds. */
+static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
+    const bool library = trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY && ranks > 1;
+    return trainer->config.train.sum_groups > 0 && !library ? (uint32_t)trainer->config.train.sum_groups : ranks;
 }
 
 /* `of_mesh`: how many ranks the mesh has; 0: options say none. */
@@ -340,20 +349,15 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, check_count(trainer, *out, devices));
     const uint32_t of_data = *out / engine->pipe;
     OX_THEN(status, check_pipe(trainer, *out));
-    OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data));
+    OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
+    OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
+                                                  groups_of(trainer, of_data / engine->contexts)));
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, of_data));
     OX_THEN(status, check_exchange(trainer, of_data));
     OX_THEN(status, set_copies(trainer, of_data));
     return status;
-}
-
-/* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says, and where the
- * library adds. */
-static uint32_t groups_of(const struct ox_trainer *trainer, uint32_t ranks) {
-    const bool library = trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY && ranks > 1;
-    return trainer->config.train.sum_groups > 0 && !library ? (uint32_t)trainer->config.train.sum_groups : ranks;
 }
 
 enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
@@ -374,8 +378,9 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     const bool library = config->ranks.reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->train.sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = recorded.sum_groups;
+        const uint64_t of_one = (uint64_t)engine->pipe * engine->contexts;
         const bool enough = strcmp(config->ranks.count, "auto") == 0 ? groups > 1 : any_mesh(trainer)
-                                ? groups > 0 : strtoull(config->ranks.count, NULL, 10) / engine->pipe <= groups;
+                                ? groups > 0 : strtoull(config->ranks.count, NULL, 10) / of_one <= groups;
         config->train.sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
     }
     engine->comm = (enum ox_rank_comm)config->ranks.comm; /* the same words in the same order */
@@ -384,12 +389,15 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
     }
+    if (config->train.context_groups == 0 && recorded.context_groups >= engine->contexts) {
+        config->train.context_groups = recorded.context_groups; /* a resumed run keeps these too */
+    }
     OX_THEN(status, pick_count(trainer, of_mesh, &engine->ranks));
-    const uint32_t of_data = engine->ranks / engine->pipe;
-    engine->sum_groups = groups_of(trainer, of_data);
+    const uint32_t of_data = engine->ranks / engine->pipe, of_batch = of_data / engine->contexts;
+    engine->sum_groups = groups_of(trainer, of_batch);
     if (trainer->input.eval_alone) {
         const uint64_t configured = config->train.gradient_accumulation_steps;
-        engine->micro_batches = (uint32_t)(ox_div_up(of_data, configured) * configured);
+        engine->micro_batches = (uint32_t)(ox_div_up(of_batch, configured) * configured);
     }
     engine->library_sums = library && of_data > 1;
     engine->exchange = trainer->input.eval_alone || of_data == 1 ? OX_EXCHANGE_FP32 : config->ranks.exchange_dtype;

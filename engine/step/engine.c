@@ -423,11 +423,17 @@ void ox_engine_grad_read(const struct ox_engine *engine, uint32_t unit_idx, uint
 
 /* ---- steps ------------------------------------------------------------------------------------------- */
 
+/* How many ranks have micro-batches that no other of them has. */
+static uint32_t batch_ranks(const struct ox_engine *engine) {
+    const struct ox_plan_input *const input = &engine->plan->input;
+    return ox_plan_data_ranks(input) / ox_plan_contexts(input);
+}
+
 /* The first rank of this process that has the micro-batches of a rank; NULL: none has. */
 static struct ox_rank *first_with_batches_of(const struct ox_engine *engine, uint32_t rank) {
-    const uint32_t data_ranks = ox_plan_data_ranks(&engine->plan->input);
+    const uint32_t of_batch = batch_ranks(engine);
     for (uint32_t i = 0; i < engine->seat_count; i++) {
-        if ((engine->rank_first + i) % data_ranks == rank % data_ranks) {
+        if ((engine->rank_first + i) % of_batch == rank % of_batch) {
             return engine->seats[i].rank;
         }
     }
@@ -438,13 +444,14 @@ struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx) {
     uint32_t rank = 0;
     for (; mb_idx >= ox_engine_plan_at(engine->plan, rank)->train->micro_batches; rank++) {
         mb_idx -= ox_engine_plan_at(engine->plan, rank)->train->micro_batches;
-        OX_ASSERT(rank + 1 < ox_plan_data_ranks(&engine->plan->input));
+        OX_ASSERT(rank + 1 < batch_ranks(engine));
     }
     struct ox_rank *const has = first_with_batches_of(engine, rank);
     return has == NULL ? (struct ox_batch){0} : ox_rank_batch(has, mb_idx);
 }
 
-/* Every coordinate of a pipeline has the micro-batches: ids for the embedding, targets for the head, positions for all.
+/* Every coordinate of a pipeline has the micro-batches, and so do ranks that divide their rows: ids for the embedding,
+ * targets for the head, positions for all.
  * They are filled in for one rank, and the others of the process copy them. */
 static void take_batches(struct ox_seat *seat) {
     const struct ox_rank *const has = first_with_batches_of(seat->engine, seat->rank->idx);
@@ -466,7 +473,8 @@ static enum ox_status evaluate(struct ox_seat *seat, void *context) {
     return ox_rank_run(seat->rank, *with_update ? plan->eval_after_step : plan->eval, &seat->input);
 }
 
-/* Micro-batch 0, whose logits may be requested, is that of the first rank that computes the head. The first rank of
+/* Micro-batch 0, whose logits may be requested, is that of the first rank that computes the head, and of those with
+ * which it divides the rows. The first rank of
  * each process calls back before the optimizer begins. */
 static void give_input(struct ox_engine *engine, const struct ox_step_input *input) {
     const struct ox_plan_input *const plan = &engine->plan->input;
@@ -474,7 +482,9 @@ static void give_input(struct ox_engine *engine, const struct ox_step_input *inp
     for (uint32_t i = 0; i < engine->seat_count; i++) {
         struct ox_step_input *const own = &engine->seats[i].input;
         *own = *input;
-        own->logits = engine->rank_first + i == head ? input->logits : NULL;
+        const uint32_t rank = engine->rank_first + i;
+        const bool is_head = rank >= head && rank < head + ox_plan_data_ranks(plan);
+        own->logits = is_head && (rank - head) % batch_ranks(engine) == 0 ? input->logits : NULL;
         own->decided = i == 0 ? input->decided : NULL;
     }
 }
@@ -712,7 +722,7 @@ enum ox_status ox_engine_eval(struct ox_engine *engine, const struct ox_step_inp
     give_input(engine, input);
     status = run_and_end(engine, evaluate, &out->with_update, ox_rank_end);
     OX_THEN(status, end_ranks(engine, add_eval(engine, out)));
-    out->losses = ox_rank_losses(ox_first_rank(engine), &out->loss_values);
+    out->losses = ox_rank_join_losses(ox_first_rank(engine), &out->loss_values);
     for (uint32_t mb_idx = 0; mb_idx < engine->config.micro_batches && status == OX_OK; mb_idx++) {
         out->loss_sum += out->losses[(uint64_t)mb_idx * out->loss_values];
     }

@@ -75,6 +75,8 @@ struct ox_engine_config {
     uint32_t store_ranks;       /* of one process, for a plan: as if so many ranks in a row had a store; 0: all */
     uint32_t pipe;              /* coordinates of a pipeline, a divisor of `ranks`, each with stages of its own; 0: 1 */
     enum ox_pipe_schedule schedule; /* in which order they do them */
+    uint32_t context_groups;    /* of rows of a sequence, each computed and summed by itself; 0: 1 */
+    uint32_t contexts;          /* ranks that divide these groups, a divisor of them and of `ranks` / `pipe`; 0: 1 */
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then

@@ -13,8 +13,10 @@
 #include <string.h>
 
 static struct ox_plan_pass describe_pass(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
-    return (struct ox_plan_pass){.scratch_bytes = ox_unit_work_bytes(shape, unit, pass),
-                                 .work = ox_unit_cost(shape, unit, pass)};
+    struct ox_plan_pass out = {.scratch_bytes = ox_unit_work_bytes(shape, unit, pass),
+                               .work = ox_unit_cost(shape, unit, pass)};
+    out.cut_count = ox_unit_cuts(shape, unit, pass, out.cuts);
+    return out;
 }
 
 static bool has_unit(const struct ox_plan_stage *stage, uint32_t unit_idx) {
@@ -124,7 +126,7 @@ static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_pl
 
 /* How many of the step's micro-batches the rank of the input has: those of its sum groups. */
 static uint32_t own_micro_batches(const struct ox_plan_input *input) {
-    const struct ox_sums sums = ox_plan_sums(input);
+    const struct ox_sums sums = ox_plan_row_sums(input);
     return ox_sums_count(&sums);
 }
 
@@ -182,6 +184,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .count = ranks, .copies = config->copies, .sum_groups = library_sums ? ranks / pipe : config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums,
         .exchange = config->exchange,
+        .context_groups = config->context_groups, .contexts = config->contexts,
         .pipe = pipe, .pipe_of = plan->pipe_of};
     plan->input.placement.schedule = config->schedule;
     plan->input.placement.chunks = config->pipe_chunks;

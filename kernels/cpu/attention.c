@@ -31,9 +31,12 @@ struct attention {
     const float *qkv, *dout, *out_in;
     const float *keys, *values; /* row 0, within qkv or a cache */
     uint32_t cached;            /* keys of the sequence before its first query */
+    uint32_t chunks;            /* of a sequence, in an order of their own; 0: its keys lie in a row */
     const int32_t *positions; /* (rows) or NULL */
     const float *lse_in;
     float *out, *lse, *dqkv; /* dqkv: in backward alone */
+    float *dkeys, *dvalues;  /* laid out as keys and values */
+    bool adds_keys;          /* to these */
     float *scratch;
     uint32_t query_blocks;
     size_t row_stride; /* between rows of qkv */
@@ -162,10 +165,13 @@ static struct block block_of(const struct attention *job, uint32_t batch, uint32
     return at;
 }
 
-/* Goes to the next keys of the block; returns false behind the last. Begins with key_count 0. */
-static bool next_keys(struct block *at) {
+/* Goes to the next keys of the block, all of one chunk; returns false behind the last. Begins with key_count 0. */
+static bool next_keys(const struct attention *job, struct block *at) {
     at->key = at->key_count == 0 ? at->key_begin : at->key + at->key_count;
     at->key_count = min_u32(KEYS, at->key_end - at->key);
+    if (job->chunks > 0) {
+        at->key_count = min_u32(at->key_count, job->shape->seq - at->key % job->shape->seq);
+    }
     return at->key_count > 0;
 }
 
@@ -194,10 +200,20 @@ static struct view q_view(const struct attention *job, const struct block *at) {
         job->qkv + slot_offset(job, at->batch, at->head) + at->query * job->row_stride, job->row_stride};
 }
 
+/* The row of a key of a sequence. */
+static size_t key_row(const struct attention *job, uint32_t batch, uint32_t key) {
+    const uint32_t seq = job->shape->seq;
+    if (job->chunks == 0) {
+        return (size_t)batch * seq + key;
+    }
+    const uint32_t chunk = key / seq, back = job->chunks - 1 - chunk;
+    const size_t place = chunk < back ? 2 * chunk : 2 * back + 1;
+    return (place * job->shape->batch + batch) * seq + key % seq;
+}
+
 /* Element where the block's first key begins, in keys and in values alike. */
 static size_t key_offset(const struct attention *job, const struct block *at) {
-    return ((size_t)at->batch * job->shape->seq + at->key) * job->key_stride +
-           (size_t)at->kv_head * job->shape->head_dim;
+    return key_row(job, at->batch, at->key) * job->key_stride + (size_t)at->kv_head * job->shape->head_dim;
 }
 
 static struct view k_view(const struct attention *job, const struct block *at) {
@@ -288,8 +304,8 @@ static void by_queries(const struct attention *job, const struct block *at, stru
 static void add_gradient(const struct attention *job, const struct block *at, const float *score, const float *rows,
                          size_t dim, float *out) {
     for (struct step step = {0}; next_step(job, at, &step);) {
-        job->vector->product(&(struct ox_vector_product){.c = out + step.key * job->row_stride,
-                                                         .c_row = job->row_stride,
+        job->vector->product(&(struct ox_vector_product){.c = out + step.key * job->key_stride,
+                                                         .c_row = job->key_stride,
                                                          .a = score + (size_t)step.key * at->width + step.query,
                                                          .a_row = at->width,
                                                          .a_step = 1,
@@ -347,7 +363,7 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
         work.row_max[row] = -INFINITY;
         work.row_sum[row] = 0.0f;
     }
-    while (next_keys(&at)) {
+    while (next_keys(job, &at)) {
         by_queries(job, &at, k_view(job, &at), work.query_t, work.score);
         job->vector->softmax(&(struct ox_vector_softmax){.block = scores_of(job, &at, &work),
                                                          .max = work.row_max,
@@ -386,6 +402,21 @@ static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_a
     };
 }
 
+/* Lets queries see the keys and values of whole sequences. */
+static void see_part(struct attention *job, const struct ox_attention_part *part) {
+    const size_t width = (size_t)job->shape->kv_heads * job->shape->head_dim;
+    if (part->kv != NULL) {
+        job->keys = part->kv;
+        job->values = job->keys + width;
+        job->key_stride = 2 * width;
+        job->cached = part->chunk * job->shape->seq;
+        job->chunks = part->chunks;
+        job->dkeys = part->dkv;
+        job->dvalues = part->dkv == NULL ? NULL : part->dkv + width;
+        job->adds_keys = part->adds;
+    }
+}
+
 static void forward(const struct ox_cpu *cpu, struct attention *job) {
     ox_pool_items(cpu->pool, job->shape->batch * job->shape->heads * job->query_blocks, forward_item, job);
 }
@@ -397,6 +428,7 @@ void ox_cpu_attention_forward(const struct ox_cpu *cpu, const void *args) {
     job.out = op->out;
     job.lse = op->lse;
     job.scratch = op->scratch;
+    see_part(&job, &op->part);
     forward(cpu, &job);
 }
 
@@ -446,8 +478,7 @@ static void begin_queries(const struct attention *job, const struct block *at, c
 }
 
 static void backward_block(const struct attention *job, const struct block *at, const struct work *work) {
-    float *const dk = job->dqkv + (k_view(job, at).at - job->qkv);
-    float *const dv = job->dqkv + (v_view(job, at).at - job->qkv);
+    float *const dk = job->dkeys + key_offset(job, at), *const dv = job->dvalues + key_offset(job, at);
     by_queries(job, at, k_view(job, at), work->query_t, work->score);
     by_queries(job, at, v_view(job, at), work->dout_t, work->dscore);
     job->vector->softmax_back(&(struct ox_vector_softmax_back){.block = scores_of(job, at, work),
@@ -459,6 +490,25 @@ static void backward_block(const struct attention *job, const struct block *at, 
     by_keys(job, at, work->dscore, k_view(job, at), work);
 }
 
+/* Clears what the gradients of keys and values are added to, and those of the queries' rows where these are elsewhere.
+ */
+static void clear_gradients(const struct attention *job, uint32_t batch, uint32_t kv_head) {
+    const struct ox_attention_shape *const shape = job->shape;
+    const size_t bytes = shape->head_dim * sizeof(float);
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        const uint32_t slot = shape->heads + kind * shape->kv_heads + kv_head;
+        float *const gradient = job->dqkv + slot_offset(job, batch, slot);
+        for (uint32_t row = 0; row < shape->seq; row++) {
+            memset(gradient + row * job->row_stride, 0, bytes);
+        }
+    }
+    for (uint32_t key = 0; job->chunks > 0 && !job->adds_keys && key < job->chunks * shape->seq; key++) {
+        const size_t at = key_row(job, batch, key) * job->key_stride + (size_t)kv_head * shape->head_dim;
+        memset(job->dkeys + at, 0, bytes);
+        memset(job->dvalues + at, 0, bytes);
+    }
+}
+
 /* One key/value head of one sequence with all query heads that read it, in order, so that one thread makes the sums of
  * dk and dv. */
 static void backward_item(void *context, uint32_t item, uint32_t thread) {
@@ -467,18 +517,12 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
     const struct work work = work_of(job, thread);
     const uint32_t group = shape->heads / shape->kv_heads;
     const uint32_t batch = item / shape->kv_heads, kv_head = item % shape->kv_heads;
-    for (uint32_t kind = 0; kind < 2; kind++) {
-        const uint32_t slot = shape->heads + kind * shape->kv_heads + kv_head;
-        float *const gradient = job->dqkv + slot_offset(job, batch, slot);
-        for (uint32_t row = 0; row < shape->seq; row++) {
-            memset(gradient + row * job->row_stride, 0, shape->head_dim * sizeof(float));
-        }
-    }
+    clear_gradients(job, batch, kv_head);
     for (uint32_t idx = 0; idx < group * job->query_blocks; idx++) {
         struct block at = block_of(job, batch, kv_head * group + idx / job->query_blocks,
                                    idx % job->query_blocks * QUERIES);
         begin_queries(job, &at, &work);
-        while (next_keys(&at)) {
+        while (next_keys(job, &at)) {
             backward_block(job, &at, &work);
         }
         float *const dq = job->dqkv + (q_view(job, &at).at - job->qkv);
@@ -494,6 +538,9 @@ void ox_cpu_attention_backward(const struct ox_cpu *cpu, const void *args) {
     job.out_in = op->out;
     job.lse_in = op->lse;
     job.dqkv = op->dqkv;
+    job.dkeys = job.dqkv + (job.keys - job.qkv);
+    job.dvalues = job.dqkv + (job.values - job.qkv);
     job.scratch = op->scratch;
+    see_part(&job, &op->part);
     ox_pool_items(cpu->pool, op->shape.batch * op->shape.kv_heads, backward_item, &job);
 }

@@ -22,9 +22,14 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* The losses of all micro-batches of the last step or evaluation, so many doubles apart. */
 const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride);
+/* The same after an evaluation, when nothing else looks at them: with row groups of a micro-batch's added up, in their
+ * order. */
+const double *ox_rank_join_losses(const struct ox_rank *rank, uint32_t *stride);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 /* Takes the micro-batches of a rank that has the same. */
 void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from);
+/* Before a step: notes which have several documents, and brings rows into the order of row groups. */
+void ox_rank_take_batches(struct ox_rank *rank, const struct ox_plan *plan);
 
 /* Queues a NARROW or WIDEN on its lane. */
 OX_MUST enum ox_status ox_recode_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,

@@ -15,26 +15,6 @@
 
 #include <string.h>
 
-struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx) {
-    OX_ASSERT(mb_idx < rank->config.micro_batches);
-    const struct ox_view all = ox_tiers_resident(&rank->tiers, rank->plan->train, rank->plan->train->batch_host_buf);
-    int32_t *const ids = (int32_t *)((unsigned char *)all.ptr + mb_idx * rank->batch_bytes);
-    int32_t *const positions = ids + rank->shape.rows; /* ids | positions | targets */
-    for (uint32_t i = 0; i < rank->shape.rows; i++) {
-        positions[i] = (int32_t)(i % rank->shape.seq);
-    }
-    unsigned char *const end = (unsigned char *)ids + ox_engine_batch_ids_bytes(&rank->shape);
-    return (struct ox_batch){.ids = ids, .targets = positions + rank->shape.rows, .positions = positions,
-                             .reference = rank->shape.objective.pairs ? (double *)(void *)end : NULL};
-}
-
-void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from) {
-    const struct ox_view own = ox_tiers_resident(&rank->tiers, rank->plan->train, rank->plan->train->batch_host_buf);
-    const struct ox_view all = ox_tiers_resident(&from->tiers, from->plan->train, from->plan->train->batch_host_buf);
-    OX_ASSERT(rank->config.micro_batches == from->config.micro_batches);
-    memcpy(own.ptr, all.ptr, rank->config.micro_batches * rank->batch_bytes);
-}
-
 /* ---- compute -------------------------------------------------------------------------------------- */
 
 struct issue {
@@ -83,13 +63,16 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         .begins = is->task->begins,
         .trains = is->plan->kind == OX_PLAN_TRAIN,
         .noise_stream = rank->step.input->step << 24 | (rank->loss_first + is->task->mb_idx),
+        .in_phases = rank->shape.groups.contexts > 1,
+        .phase = is->task->phase,
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */
         batch += rank->config.budget.unified ? is->task->mb_idx * rank->batch_bytes : 0;
-        job.ids = (const int32_t *)batch;
-        job.positions = job.ids + rank->shape.rows;
-        job.targets = job.positions + rank->shape.rows;
+        const uint64_t given = ox_engine_batch_rows(&rank->shape), own = ox_engine_group_rows(&rank->shape);
+        job.ids = (const int32_t *)batch + (own > 0 ? 3 * given : 0);
+        job.positions = job.ids + (own > 0 ? own : given);
+        job.targets = job.positions + (own > 0 ? own : given);
         job.reference = rank->shape.objective.pairs
                             ? (const double *)(const void *)(batch + ox_engine_batch_ids_bytes(&rank->shape)) : NULL;
         job.documents = rank->packed[is->task->mb_idx] ? job.positions : NULL;
@@ -129,9 +112,14 @@ static uint64_t report_stride(const struct ox_plan_model *model) {
     return ox_plan_report_bytes(model) / sizeof(double);
 }
 
-/* That of the task's micro-batch: what the head leaves, and behind it what its stages report. */
+/* That of the task's micro-batch, or of one of the rank's row groups of it: what the head leaves, and behind it what
+ * its stages report. */
+static double *group_report(const struct issue *is, uint32_t group) {
+    return reports(is) + report_stride(&is->rank->plan->input.model) *
+                             (is->rank->loss_first + group * is->rank->config.micro_batches + is->task->mb_idx);
+}
 static double *own_report(const struct issue *is) {
-    return reports(is) + report_stride(&is->rank->plan->input.model) * (is->rank->loss_first + is->task->mb_idx);
+    return group_report(is, 0);
 }
 
 /* What is pooled of all micro-batches of the step; behind their reports. */
@@ -188,6 +176,40 @@ static uint32_t nth_of(const struct ox_plan_stage *stage, uint32_t unit_idx) {
     return nth;
 }
 
+/* Elements of the sums of a row group, of the head's own gradient and of that with the table. */
+struct lane_elems {
+    uint64_t own, table;
+};
+
+static uint64_t grad_elems(const struct issue *is, uint32_t nth) {
+    const uint32_t grad_idx = stage_of(is)->units[nth].grad_idx;
+    return grad_idx == OX_NONE ? 0 : ox_grad_elems(is->rank, grad_idx);
+}
+
+/* One row group after the other. */
+static enum ox_status run_head(const struct issue *is, struct ox_unit_job *job, const struct ox_head_args *args,
+                               struct lane_elems elems) {
+    const struct ox_shape *const shape = job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
+    const uint64_t row_bytes = (uint64_t)shape->rows * config->hidden * ox_real_bytes(shape->compute.real);
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < ox_shape_own_groups(shape) && status == OX_OK; i++) {
+        struct ox_unit_job of = *job;
+        struct ox_head_args own = *args;
+        of.ids += (uint64_t)i * shape->rows;
+        of.positions += (uint64_t)i * shape->rows;
+        of.targets += (uint64_t)i * shape->rows;
+        own.x = (const unsigned char *)args->x + i * row_bytes;
+        own.dx = args->dx == NULL ? NULL : (unsigned char *)args->dx + i * row_bytes;
+        own.grads = args->grads == NULL ? NULL : args->grads + i * elems.own;
+        own.grads_tables[0] = args->grads_tables[0] == NULL ? NULL : args->grads_tables[0] + i * elems.table;
+        own.loss_sum = group_report(is, i);
+        own.logits = args->logits == NULL ? NULL : args->logits + (uint64_t)i * shape->rows * config->vocab;
+        status = ox_head_run(&of, &own);
+    }
+    return status;
+}
+
 static enum ox_status issue_head(const struct issue *is) {
     struct ox_rank *const rank = is->rank;
     struct ox_unit_job job = stage_job(is);
@@ -213,7 +235,8 @@ static enum ox_status issue_head(const struct issue *is) {
         float *const grads = stage_grads(is, nth);
         args.grads_tables[g] = grads == NULL ? NULL : grads + offset;
     }
-    return ox_head_run(&job, &args);
+    const uint32_t first = nth_of(stage, ox_model_table_unit(model, 0));
+    return run_head(is, &job, &args, (struct lane_elems){grad_elems(is, 0), grad_elems(is, first)});
 }
 
 static enum ox_status issue_cast(const struct issue *is) {
@@ -633,21 +656,17 @@ static enum ox_status poison(struct ox_rank *rank, const struct ox_plan *plan) {
     return status == OX_OK ? drained : status;
 }
 
-/* Notes the micro-batches in which a sequence has several documents. Attention gets positions only for these, because
- * not every attention kernel supports several documents. */
-static void note_packed(struct ox_rank *rank, const struct ox_plan *plan) {
-    const unsigned char *const all = ox_tiers_resident(&rank->tiers, plan, plan->batch_host_buf).ptr;
-    for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches; mb_idx++) {
-        const int32_t *const positions = (const int32_t *)(all + mb_idx * rank->batch_bytes) + rank->shape.rows;
-        rank->packed[mb_idx] = false;
-        for (uint32_t i = 0; i < rank->shape.rows && !rank->packed[mb_idx]; i++) {
-            rank->packed[mb_idx] = positions[i] != (int32_t)(i % rank->shape.seq);
-        }
-    }
+static uint64_t logits_bytes(const struct ox_rank *rank) {
+    return (uint64_t)rank->shape.rows * ox_shape_own_groups(&rank->shape) * rank->config.model->config.vocab *
+           sizeof(float);
 }
 
-static uint64_t logits_bytes(const struct ox_rank *rank) {
-    return (uint64_t)rank->shape.rows * rank->config.model->config.vocab * sizeof(float);
+/* Which chunk of all that the sequences of a micro-batch are cut into, one sequence after the other, a chunk of the
+ * rank's row groups is. */
+static uint64_t logits_at(const struct ox_rank *rank, uint64_t piece) {
+    const struct ox_row_groups *const groups = &rank->shape.groups;
+    const uint64_t half = piece / rank->shape.batch, group = groups->first + half / 2, chunks = 2ull * groups->all;
+    return piece % rank->shape.batch * chunks + (half % 2 == 0 ? group : chunks - 1 - group);
 }
 
 /* Copies the logits that a test requests, from device memory that no plan counts. */
@@ -656,12 +675,16 @@ static enum ox_status take_logits(struct ox_rank *rank, const struct ox_step_inp
     if (rank->logits_buffer == NULL) {
         return status;
     }
-    if (status == OX_OK) {
-        const struct ox_copy copy = {.target = input->logits, .source = rank->logits_buffer, .bytes = bytes};
-        struct ox_mark done;
+    struct ox_mark done = {0};
+    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
+    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
+        const uint64_t piece = bytes / ox_max_u64(piece_count, 1);
+        const struct ox_copy copy = {
+            .target = (unsigned char *)input->logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
+            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
         status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
-        status = status == OX_OK ? ox_mark_join(done) : status;
     }
+    status = status == OX_OK ? ox_mark_join(done) : status;
     ox_device_mem_close(rank->device, rank->logits_buffer, bytes);
     rank->logits_buffer = NULL;
     return status;
@@ -727,7 +750,7 @@ enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, con
     rank->step = (struct ox_step_state){
         .input = input, .plan = plan, .loss_scale = (float)(scale / (double)input->target_count),
         .unscale = (double)(float)(1 / scale), .finite = true, .weights_step = rank->planes.step};
-    note_packed(rank, plan);
+    ox_rank_take_batches(rank, plan);
     enum ox_status status = poison(rank, plan);
     OX_THEN(status, make_logits_buffer(rank, input));
     ox_overlap_begin_step(rank, true);
@@ -818,4 +841,15 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
 const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride) {
     *stride = (uint32_t)report_stride(&rank->plan->input.model);
     return ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+}
+
+const double *ox_rank_join_losses(const struct ox_rank *rank, uint32_t *stride) {
+    double *const all = ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const uint64_t groups = ox_plan_row_groups(input), one = report_stride(&input->model);
+    const uint64_t values = ox_plan_sums(input).micro_batches / groups * one; /* of one group */
+    for (uint64_t i = values; i < groups * values; i++) {
+        all[i % values] += all[i];
+    }
+    return ox_rank_losses(rank, stride);
 }

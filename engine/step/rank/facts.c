@@ -1,6 +1,7 @@
 /* What follows from a rank's configuration and plan alone. */
 #include "engine/step/rank/rank.h"
 
+#include "base/assert.h"
 #include "base/bytes.h"
 
 bool ox_engine_on_cpu(const struct ox_engine_config *config) {
@@ -13,8 +14,13 @@ const struct ox_precision *ox_engine_precision(const struct ox_engine_config *co
 
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     const enum ox_real real = ox_engine_precision(config)->activations;
+    const uint32_t all = config->context_groups > 1 ? config->context_groups : 1;
+    const uint32_t contexts = config->contexts > 1 ? config->contexts : 1;
+    const struct ox_row_groups groups = {.all = all, .count = all / contexts, .contexts = contexts};
+    OX_ASSERT(config->seq % (all > 1 ? 2 * all : 1) == 0 && all % contexts == 0);
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
-                             .rows = config->batch * config->seq, .dtype = config->dtype,
+                             .rows = config->batch * config->seq / all, .dtype = config->dtype,
+                             .groups = all > 1 ? groups : (struct ox_row_groups){0},
                              .objective = config->objective,
                              .router_rounds = config->router_rounds,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};

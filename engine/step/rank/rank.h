@@ -236,9 +236,17 @@ bool ox_rank_from_store(const struct ox_rank *rank, uint32_t facts, uint32_t uni
 bool ox_engine_on_cpu(const struct ox_engine_config *config);
 /* The shape and formats of compute. */
 struct ox_shape ox_engine_shape(const struct ox_engine_config *config);
+/* Rows of a micro-batch as it is given, and of a rank's row groups, where there are several: those lie behind it. */
+static inline uint64_t ox_engine_batch_rows(const struct ox_shape *shape) {
+    return (uint64_t)shape->batch * shape->seq;
+}
+static inline uint64_t ox_engine_group_rows(const struct ox_shape *shape) {
+    return (uint64_t)shape->groups.count * shape->rows;
+}
 /* Bytes of ids, positions and targets of a micro-batch, behind which the reference's log-probabilities lie. */
 static inline uint64_t ox_engine_batch_ids_bytes(const struct ox_shape *shape) {
-    return ox_align_up((uint64_t)shape->rows * 3 * sizeof(int32_t), sizeof(double));
+    return ox_align_up((ox_engine_batch_rows(shape) + ox_engine_group_rows(shape)) * 3 * sizeof(int32_t),
+                       sizeof(double));
 }
 /* How many floats each of the two rotary tables has. */
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);

@@ -105,7 +105,7 @@ struct harness_run golden_run(const struct golden *golden) {
     return (struct harness_run){
         .model_folder = golden->folder,
         .batch = (uint32_t)golden->batch,
-        .seq = (uint32_t)golden->seq,
+        .seq = (uint32_t)(golden->seq + golden->padding),
         .micro_batches = (uint32_t)golden->micro_batches,
         .compute_threads = 2,
         .dtype = OX_COMPUTE_FP32,
@@ -136,12 +136,17 @@ uint64_t golden_fill(struct ox_engine *engine, const struct golden *golden, size
         const json_t *const next = json_array_get(json_array_get(targets, from), nth);
         CHECK(json_array_size(ids) == golden->batch * golden->seq &&
               json_array_size(next) == json_array_size(ids));
+        for (size_t i = 0; i < golden->batch * (golden->seq + golden->padding) && batch.ids != NULL; i++) {
+            batch.ids[i] = 0; /* behind a sequence; batches are those of a rank of this process */
+            batch.targets[i] = -1;
+        }
         for (size_t i = 0; i < json_array_size(ids); i++) {
             const int32_t target = (int32_t)json_integer_value(json_array_get(next, i));
+            const size_t at = i + i / golden->seq * golden->padding;
             counted += target != -1;
-            if (batch.ids != NULL) { /* of a rank of this process */
-                batch.ids[i] = (int32_t)json_integer_value(json_array_get(ids, i));
-                batch.targets[i] = target;
+            if (batch.ids != NULL) {
+                batch.ids[at] = (int32_t)json_integer_value(json_array_get(ids, i));
+                batch.targets[at] = target;
             }
         }
     }
@@ -178,7 +183,8 @@ static void read_grads(struct harness *harness, struct outcome *out) {
 
 static void begin_outcome(const struct harness *harness, const struct golden *golden, struct outcome *out) {
     OX_ASSERT(harness->model->unit_count <= GOLDEN_UNITS_MAX);
-    *out = (struct outcome){.logits_count = golden->batch * golden->seq * harness->model->config.vocab};
+    *out = (struct outcome){.logits_count = golden->batch * (golden->seq + golden->padding) *
+                                            harness->model->config.vocab};
     out->logits = ox_team_leads(harness->run.team) ? calloc(out->logits_count, sizeof(float)) : NULL;
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
         out->elems[i] = harness->model->units[i].elem_count;
@@ -398,8 +404,13 @@ double golden_compare_logits(const struct golden *golden, const char *name, cons
     struct harness_error error = {0};
     uint64_t count = 0;
     float *const expected = golden_tensor(golden, name, "", &count);
-    CHECK(count == outcome->logits_count);
-    harness_compare(&error, outcome->logits, 1, expected, count);
+    const uint64_t real = outcome->logits_count / (golden->seq + golden->padding) * golden->seq;
+    CHECK(count == real);
+    for (uint64_t i = 0; i < golden->batch && count == real; i++) {
+        const uint64_t each = real / golden->batch;
+        harness_compare(&error, outcome->logits + i * (outcome->logits_count / golden->batch), 1, expected + i * each,
+                        each);
+    }
     free(expected);
     return error.largest;
 }

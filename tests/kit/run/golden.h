@@ -17,6 +17,8 @@ struct golden {
     /* A test may take the batches of all steps in other steps: with more or fewer micro_batches than the reference's
      * steps have, and beginning with another one than the first. */
     uint64_t stored_micro_batches, first_micro_batch;
+    /* So many tokens behind each sequence of the reference, which no target counts: for sequences of another length. */
+    uint64_t padding;
     double max_grad_norm, beta1, beta2, eps, weight_decay;
 };
 

@@ -121,13 +121,13 @@ static void run_to(struct bench *b, const struct ox_schedule *schedule, float *y
                               .targets = b->positions, .positions = b->positions, .cos_table = b->cos_table,
                               .sin_table = b->sin_table};
     void *const x = unit_of(b)->kind == OX_UNIT_EMBED ? (void *)b->positions : b->x;
-    void *const bases[] = {[OX_MEMORY_X] = x, [OX_MEMORY_Y] = y, [OX_MEMORY_DX] = b->dx,
+    void *const bases[OX_MEMORY_COUNT] = {[OX_MEMORY_X] = x, [OX_MEMORY_Y] = y, [OX_MEMORY_DX] = b->dx,
                            [OX_MEMORY_WORK] = b->work, [OX_MEMORY_KEPT] = b->kept};
     memset(b->work, 0xff, b->work_bytes); /* numbers that are none */
     float *const own = block_of(b->model)->trained ? b->grads : NULL;
     const struct ox_stage_weights weights = {{b->weights, b->weights + b->block_elems},
                                              {own, b->grads + b->block_elems}};
-    ox_schedule_run(schedule, &job, &weights, bases);
+    ox_schedule_run(schedule, &job, &weights, bases, OX_SCHEDULE_ALL_PHASES);
     REQUIRE_OK(job.run.status);
     REQUIRE_OK(ox_lane_drain(b->lane));
 }

@@ -1,0 +1,76 @@
+/* The micro-batches of a step in host memory: as they are given, and what the rank makes of them before the step. */
+#include "engine/step/executor/executor.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <string.h>
+
+struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx) {
+    OX_ASSERT(mb_idx < rank->config.micro_batches);
+    const struct ox_view all = ox_tiers_resident(&rank->tiers, rank->plan->train, rank->plan->train->batch_host_buf);
+    int32_t *const ids = (int32_t *)((unsigned char *)all.ptr + mb_idx * rank->batch_bytes);
+    const uint64_t rows = ox_engine_batch_rows(&rank->shape);
+    int32_t *const positions = ids + rows; /* ids | positions | targets, then those of the rank's row groups */
+    for (uint64_t i = 0; i < rows; i++) {
+        positions[i] = (int32_t)(i % rank->shape.seq);
+    }
+    unsigned char *const end = (unsigned char *)ids + ox_engine_batch_ids_bytes(&rank->shape);
+    return (struct ox_batch){.ids = ids, .targets = positions + rows, .positions = positions,
+                             .reference = rank->shape.objective.pairs ? (double *)(void *)end : NULL};
+}
+
+void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from) {
+    const struct ox_view own = ox_tiers_resident(&rank->tiers, rank->plan->train, rank->plan->train->batch_host_buf);
+    const struct ox_view all = ox_tiers_resident(&from->tiers, from->plan->train, from->plan->train->batch_host_buf);
+    const uint64_t given = ox_engine_batch_rows(&rank->shape) * 3 * sizeof(int32_t);
+    const uint64_t behind = ox_engine_batch_ids_bytes(&rank->shape);
+    OX_ASSERT(rank->config.micro_batches == from->config.micro_batches);
+    for (uint32_t i = 0; i < rank->config.micro_batches; i++) { /* not what the other makes of it for itself */
+        const uint64_t at = i * rank->batch_bytes;
+        memcpy((unsigned char *)own.ptr + at, (const unsigned char *)all.ptr + at, given);
+        memcpy((unsigned char *)own.ptr + at + behind, (const unsigned char *)all.ptr + at + behind,
+               rank->batch_bytes - behind);
+    }
+}
+
+/* Brings rows of a micro-batch into the order of row groups: of each group two chunks of every sequence. */
+static void take_rows(const struct ox_shape *shape, const int32_t *from, int32_t *to) {
+    const uint32_t chunks = 2 * shape->groups.all, seq = shape->seq / chunks;
+    for (uint32_t i = 0; i < 2 * shape->groups.count; i++) {
+        const uint32_t group = shape->groups.first + i / 2, chunk = i % 2 == 0 ? group : chunks - 1 - group;
+        for (uint32_t k = 0; k < shape->batch; k++, to += seq) {
+            memcpy(to, from + (uint64_t)k * shape->seq + (uint64_t)chunk * seq, seq * sizeof *to);
+        }
+    }
+}
+
+static void take_groups(const struct ox_rank *rank, const struct ox_plan *plan) {
+    unsigned char *const all = ox_tiers_resident(&rank->tiers, plan, plan->batch_host_buf).ptr;
+    const uint64_t rows = ox_engine_batch_rows(&rank->shape), own = ox_engine_group_rows(&rank->shape);
+    for (uint32_t i = 0; i < plan->micro_batches && own > 0; i++) {
+        int32_t *const given = (int32_t *)(all + i * rank->batch_bytes);
+        for (uint32_t kind = 0; kind < 3; kind++) {
+            take_rows(&rank->shape, given + kind * rows, given + 3 * rows + kind * own);
+        }
+    }
+}
+
+/* Notes the micro-batches in which a sequence has several documents. Attention gets positions only for these, because
+ * not every attention kernel supports several documents. */
+static void note_packed(struct ox_rank *rank, const struct ox_plan *plan) {
+    const unsigned char *const all = ox_tiers_resident(&rank->tiers, plan, plan->batch_host_buf).ptr;
+    for (uint32_t mb_idx = 0; mb_idx < plan->micro_batches; mb_idx++) {
+        const uint64_t rows = ox_engine_batch_rows(&rank->shape);
+        const int32_t *const positions = (const int32_t *)(all + mb_idx * rank->batch_bytes) + rows;
+        rank->packed[mb_idx] = false;
+        for (uint64_t i = 0; i < rows && !rank->packed[mb_idx]; i++) {
+            rank->packed[mb_idx] = positions[i] != (int32_t)(i % rank->shape.seq);
+        }
+    }
+}
+
+void ox_rank_take_batches(struct ox_rank *rank, const struct ox_plan *plan) {
+    note_packed(rank, plan);
+    take_groups(rank, plan);
+}

@@ -1,0 +1,99 @@
+/* One training whose sequences are cut into groups of rows, divided among ranks in many ways: losses, norms, rates and
+ * the final files are the same bytes as those of one rank, also where a run goes on with other ranks. */
+#include "tests/kit/run/ranks.inc"
+
+enum { QUICK = 3 };
+
+static const char *const meshes[] = {
+    "--cp-size 4", "--context-parallel-size 2", "--mesh dp=2,cp=4", "--mesh cp=4 --sharding no_shard",
+    "--ranks 4 --mesh cp=2 --context-groups 2", "--mesh cp=4 --sharding hybrid_shard --shard-size 2",
+    "--mesh dp=2,cp=4 --sharding zero2 --context-parallel-mode gather"};
+enum { MESH_COUNT = sizeof meshes / sizeof *meshes, TWO_GROUPS = 4, COPIES = 5 };
+static const struct family contexts_families[] = {
+    {"llama in fp32", "llama", "--dtype fp32"},
+    {"gpt2 in bf16, documents packed", "gpt2", "--dtype bf16 --grad-dtype bf16 --packing pack"},
+    {"llama in fp16, with steps that overflow", "llama",
+     "--dtype fp16 --initial-scale-power 26 --loss-scale-window 9"}};
+enum { CONTEXTS_FAMILIES = sizeof contexts_families / sizeof *contexts_families };
+
+static void try_mesh(const struct family *family, int mesh, int place_idx, const struct result *expected) {
+    const struct place *const place = &places[place_idx % (mesh == COPIES ? IN_MEMORY_COUNT : PLACE_COUNT)];
+    begin_ranks(family, 0, place->words);
+    if (mesh != TWO_GROUPS) {
+        sys_args_add(&args, "--context-groups 4");
+    }
+    sys_args_add(&args, meshes[mesh]);
+    add_drives(place->drives);
+    sys_run(&args, &process);
+    end_ranks(meshes[mesh], place, expected);
+}
+
+/* A run on a drive that goes on with other ranks every ten steps, and keeps the groups of its beginning. */
+static void change_contexts(const struct family *family) {
+    static const char *const ranks[5] = {"--cp-size 4 --context-groups 4", "--ranks 1", "--mesh dp=2,cp=4",
+                                         "--cp-size 2", "--mesh cp=4,dp=1"};
+    struct result expected = run_one(family, plain_pathf("--max-steps 50 --context-groups 4 %s", constant_words));
+    for (int i = 0; i < 5; i++) {
+        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
+        sys_args_add(&args, ranks[i]);
+        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
+        sys_args_add(&args, "--state-tier nvme");
+        sys_args_add(&args, constant_words);
+        add_drives(1);
+        sys_run_well(&args, &process);
+    }
+    remove_drives(1);
+    compare("contexts of 4, 1, 4, 2 and 4 ranks in turn", test_path("ranks"), &expected);
+    files_remove_folder(test_path("ranks"));
+    end_one(&expected);
+}
+
+/* What cannot be is refused by its words, with a way out. */
+static void check_refusals(void) {
+    static const char *const cases[][2] = {
+        {"--context-parallel-size 3", "3: 16 tokens of --max-seq-length cannot be cut into 6 equal parts"},
+        {"--cp-size 4 --context-groups 2", "2: --context-parallel-size 4 needs a group for each rank"},
+        {"--cp-size 2 --context-groups 3", "for a new run give 4"},
+        {"--mesh dp=2,cp=2 --context-groups 4", "2 data ranks would each sum 2 groups of rows"},
+        {"--mesh cp=2,pp=2", "does not exist with --pipeline-parallel-size yet"},
+        {"--mesh dp=2,tp=2", "tensor parallelism does not exist here"},
+        {"--context-groups 2 --mesh dp=3", "give --sum-groups 4"},
+        {"--context-groups 2 --neftune-noise-alpha 5", "does not exist with --neftune-noise-alpha yet"},
+        {"--cp-size 2 --reduction library", "does not exist with --reduction library yet"},
+        {"--context-parallel-mode ring", "gather"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const bool chosen = strstr(cases[i][0], "dp=3") != NULL; /* as many groups of micro-batches as data ranks */
+        begin(&contexts_families[0], test_path("refused"), chosen ? "--from-scratch" : fresh);
+        sys_args_add(&args, "--max-steps 1 --eval-steps 0");
+        sys_args_add(&args, cases[i][0]);
+        sys_run(&args, &process);
+        if (process.outcome.exit_status == 0 || strstr(process.outcome.err, cases[i][1]) == NULL) {
+            printf("%s: ended with %d\n%s\n", cases[i][0], process.outcome.exit_status, process.outcome.err);
+            test_failure_count++;
+        }
+    }
+}
+
+int main(void) {
+    text_path = sys_write_text(40000);
+    all = test_deep();
+    check_refusals();
+    for (int f = 0; f < CONTEXTS_FAMILIES; f++) {
+        struct result expected = run_one(&contexts_families[f], plain_pathf("--context-groups 4 %s", cosine_words));
+        for (int i = 0; i < MESH_COUNT; i++) {
+            if (i != TWO_GROUPS && (all || test_takes((unsigned)(i + f), QUICK))) {
+                try_mesh(&contexts_families[f], i, i + f, &expected);
+            }
+        }
+        end_one(&expected);
+        expected = run_one(&contexts_families[f], plain_pathf("--context-groups 2 %s", cosine_words));
+        if (all || test_takes((unsigned)f, QUICK)) {
+            try_mesh(&contexts_families[f], TWO_GROUPS, f, &expected);
+        }
+        end_one(&expected);
+    }
+    change_contexts(&contexts_families[0]);
+    printf("%d runs have the bytes of one rank\n", run_count);
+    CHECK(run_count > 3);
+    return test_end();
+}
