@@ -74,3 +74,44 @@ void ox_rank_take_batches(struct ox_rank *rank, const struct ox_plan *plan) {
     note_packed(rank, plan);
     take_groups(rank, plan);
 }
+
+/* ---- logits ---- */
+
+static uint64_t logits_bytes(const struct ox_rank *rank) {
+    return (uint64_t)rank->shape.rows * ox_shape_own_groups(&rank->shape) * rank->config.model->config.vocab *
+           sizeof(float);
+}
+
+/* Which chunk of all that the sequences of a micro-batch are cut into, one sequence after the other, a chunk of the
+ * rank's row groups is. */
+static uint64_t logits_at(const struct ox_rank *rank, uint64_t piece) {
+    const struct ox_row_groups *const groups = &rank->shape.groups;
+    const uint64_t half = piece / rank->shape.batch, group = groups->first + half / 2, chunks = 2ull * groups->all;
+    return piece % rank->shape.batch * chunks + (half % 2 == 0 ? group : chunks - 1 - group);
+}
+
+/* Copies the logits that a test requests, from device memory that no plan counts. */
+enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_input *input, enum ox_status status) {
+    const uint64_t bytes = logits_bytes(rank);
+    if (rank->logits_buffer == NULL) {
+        return status;
+    }
+    struct ox_mark done = {0};
+    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
+    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
+        const uint64_t piece = bytes / ox_max_u64(piece_count, 1);
+        const struct ox_copy copy = {
+            .target = (unsigned char *)input->logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
+            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
+        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
+    }
+    status = status == OX_OK ? ox_mark_join(done) : status;
+    ox_device_mem_close(rank->device, rank->logits_buffer, bytes);
+    rank->logits_buffer = NULL;
+    return status;
+}
+
+enum ox_status ox_rank_make_logits(struct ox_rank *rank, const struct ox_step_input *input) {
+    return input->logits == NULL ? OX_OK : ox_device_mem_open(rank->device, logits_bytes(rank),
+                                                              (void **)&rank->logits_buffer);
+}

@@ -656,45 +656,6 @@ static enum ox_status poison(struct ox_rank *rank, const struct ox_plan *plan) {
     return status == OX_OK ? drained : status;
 }
 
-static uint64_t logits_bytes(const struct ox_rank *rank) {
-    return (uint64_t)rank->shape.rows * ox_shape_own_groups(&rank->shape) * rank->config.model->config.vocab *
-           sizeof(float);
-}
-
-/* Which chunk of all that the sequences of a micro-batch are cut into, one sequence after the other, a chunk of the
- * rank's row groups is. */
-static uint64_t logits_at(const struct ox_rank *rank, uint64_t piece) {
-    const struct ox_row_groups *const groups = &rank->shape.groups;
-    const uint64_t half = piece / rank->shape.batch, group = groups->first + half / 2, chunks = 2ull * groups->all;
-    return piece % rank->shape.batch * chunks + (half % 2 == 0 ? group : chunks - 1 - group);
-}
-
-/* Copies the logits that a test requests, from device memory that no plan counts. */
-static enum ox_status take_logits(struct ox_rank *rank, const struct ox_step_input *input, enum ox_status status) {
-    const uint64_t bytes = logits_bytes(rank);
-    if (rank->logits_buffer == NULL) {
-        return status;
-    }
-    struct ox_mark done = {0};
-    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
-    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
-        const uint64_t piece = bytes / ox_max_u64(piece_count, 1);
-        const struct ox_copy copy = {
-            .target = (unsigned char *)input->logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
-            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
-        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
-    }
-    status = status == OX_OK ? ox_mark_join(done) : status;
-    ox_device_mem_close(rank->device, rank->logits_buffer, bytes);
-    rank->logits_buffer = NULL;
-    return status;
-}
-
-static enum ox_status make_logits_buffer(struct ox_rank *rank, const struct ox_step_input *input) {
-    return input->logits == NULL ? OX_OK : ox_device_mem_open(rank->device, logits_bytes(rank),
-                                                              (void **)&rank->logits_buffer);
-}
-
 static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     for (int link = 0; link < OX_LINK_COUNT; link++) {
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
@@ -752,7 +713,7 @@ enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, con
         .unscale = (double)(float)(1 / scale), .finite = true, .weights_step = rank->planes.step};
     ox_rank_take_batches(rank, plan);
     enum ox_status status = poison(rank, plan);
-    OX_THEN(status, make_logits_buffer(rank, input));
+    OX_THEN(status, ox_rank_make_logits(rank, input));
     ox_overlap_begin_step(rank, true);
     OX_THEN(status, ox_link_begin(rank));
     if (plan->kind != OX_PLAN_EVAL) {
@@ -762,7 +723,7 @@ enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, con
                      train ? input->step : rank->planes.step);
     status = drain_all(rank, status == OX_OK ? issue_all(rank, plan) : status);
     status = status == OX_OK ? ox_overlap_check_counts(rank) : status;
-    status = take_logits(rank, input, status);
+    status = ox_rank_take_logits(rank, input, status);
     ox_tracing_end(rank->tracing, status);
     return status;
 }
