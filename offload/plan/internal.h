@@ -2,6 +2,7 @@
 #ifndef OX_OFFLOAD_PLAN_INTERNAL_H
 #define OX_OFFLOAD_PLAN_INTERNAL_H
 
+#include "base/assert.h"
 #include "offload/plan/plan.h"
 #include "offload/plan/rules.h"
 #include "offload/plan/schedule.h"
@@ -22,7 +23,7 @@ struct ox_buf_track {
 struct ox_task_lives {
     uint64_t begin, end;
 };
-_Static_assert(OX_TASK_USES_MAX <= 64, "a task's lives have a bit for each of its uses");
+OX_STATIC_ASSERT(OX_TASK_USES_MAX <= 64, "a task's lives have a bit for each of its uses");
 
 /* How a micro-batch is summed (offload/plan/sums.h), and how many slots are occupied before it. */
 struct ox_mb_sum {

@@ -169,9 +169,8 @@ static void pool_loads(const struct issue *is, struct ox_run *run) {
 /* The number of a unit among those of a stage that uses it. */
 static uint32_t nth_of(const struct ox_plan_stage *stage, uint32_t unit_idx) {
     uint32_t nth = 0;
-    while (stage->units[nth].unit_idx != unit_idx) {
-        nth++;
-        OX_ASSERT(nth < stage->unit_count);
+    for (; stage->units[nth].unit_idx != unit_idx; nth++) {
+        OX_ASSERT(nth + 1 < stage->unit_count);
     }
     return nth;
 }
