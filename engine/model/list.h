@@ -273,7 +273,7 @@ struct ox_pair_order {
 struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order);
 uint64_t ox_pair_order_bytes(const struct ox_shape *shape);
 
-/* Keys and values of all row groups, and attention of one: node_rows.c. */
+/* Keys and values of all row groups, and attention of one: node.c. */
 void ox_all_rows_forward(const struct ox_node_call *call);
 void ox_all_rows_backward(const struct ox_node_call *call);
 uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);

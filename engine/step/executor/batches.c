@@ -75,7 +75,7 @@ void ox_rank_take_batches(struct ox_rank *rank, const struct ox_plan *plan) {
     take_groups(rank, plan);
 }
 
-/* ---- logits ---- */
+/* ---- what they come to ---- */
 
 static uint64_t logits_bytes(const struct ox_rank *rank) {
     return (uint64_t)rank->shape.rows * ox_shape_own_groups(&rank->shape) * rank->config.model->config.vocab *
@@ -114,4 +114,20 @@ enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_in
 enum ox_status ox_rank_make_logits(struct ox_rank *rank, const struct ox_step_input *input) {
     return input->logits == NULL ? OX_OK : ox_device_mem_open(rank->device, logits_bytes(rank),
                                                               (void **)&rank->logits_buffer);
+}
+
+const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride) {
+    *stride = (uint32_t)(ox_plan_report_bytes(&rank->plan->input.model) / sizeof(double));
+    return ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+}
+
+const double *ox_rank_join_losses(const struct ox_rank *rank, uint32_t *stride) {
+    double *const all = ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const uint64_t groups = ox_plan_row_groups(input), one = ox_plan_report_bytes(&input->model) / sizeof(double);
+    const uint64_t values = ox_plan_sums(input).micro_batches / groups * one; /* of one group */
+    for (uint64_t i = values; i < groups * values; i++) {
+        all[i % values] += all[i];
+    }
+    return ox_rank_losses(rank, stride);
 }

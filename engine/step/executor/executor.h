@@ -32,7 +32,8 @@ void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from);
 void ox_rank_take_batches(struct ox_rank *rank, const struct ox_plan *plan);
 /* Makes room for the logits that a test requests, where it does, and copies them after the step. */
 OX_MUST enum ox_status ox_rank_make_logits(struct ox_rank *rank, const struct ox_step_input *input);
-OX_MUST enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_input *input, enum ox_status status);
+OX_MUST enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_input *input,
+                                           enum ox_status status);
 
 /* Queues a NARROW or WIDEN on its lane. */
 OX_MUST enum ox_status ox_recode_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,

@@ -797,19 +797,3 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
     memset(traffic->finished, 0, sizeof traffic->finished);
     memset(traffic->finished_planned, 0, sizeof traffic->finished_planned);
 }
-
-const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride) {
-    *stride = (uint32_t)report_stride(&rank->plan->input.model);
-    return ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
-}
-
-const double *ox_rank_join_losses(const struct ox_rank *rank, uint32_t *stride) {
-    double *const all = ox_tiers_resident(&rank->tiers, rank->step.plan, rank->step.plan->loss_host_buf).ptr;
-    const struct ox_plan_input *const input = &rank->plan->input;
-    const uint64_t groups = ox_plan_row_groups(input), one = report_stride(&input->model);
-    const uint64_t values = ox_plan_sums(input).micro_batches / groups * one; /* of one group */
-    for (uint64_t i = values; i < groups * values; i++) {
-        all[i % values] += all[i];
-    }
-    return ox_rank_losses(rank, stride);
-}
