@@ -80,7 +80,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
     case OX_ADVICE_ONE_RANK:
         v->config.ranks = v->config.ranks > 1 ? 1 : 0;
         v->config.copies = 0;
-        v->config.pipe = 1;
+        v->config.pipe = v->config.contexts = 1;
         v->config.store_ranks = 0;
         return v->config.ranks == 1;
     case OX_ADVICE_LIBRARY:
