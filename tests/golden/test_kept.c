@@ -34,9 +34,12 @@ static void check_plan(const struct golden *golden, const struct harness_run *ru
     const uint32_t kept_count = requested < block_count ? requested : block_count;
     const uint32_t first_back = ox_plan_first_back(&ox_engine_plan_of(harness.engine)->input.model);
     uint32_t left_count = 0; /* blocks whose inputs leave: below the first that is trained none does */
-    for (uint32_t i = 0; i < block_count; i++) {
-        const bool backward = harness.model->blocks[i] >= first_back;
-        CHECK(is_kept(train, harness.model->blocks[i]) == (backward && i + kept_count >= block_count));
+    for (uint32_t i = 0, stage_idx = 0; i < block_count; i++, stage_idx++) {
+        while (!ox_engine_plan_of(harness.engine)->input.model.stages[stage_idx].saves_input) {
+            stage_idx++; /* not a block: the embedding, or experts behind their block */
+        }
+        const bool backward = stage_idx >= first_back;
+        CHECK(is_kept(train, stage_idx) == (backward && i + kept_count >= block_count));
         left_count += backward && i + kept_count < block_count;
     }
     const uint64_t act_bytes = golden->batch * golden->seq * harness.model->config.hidden * sizeof(float);

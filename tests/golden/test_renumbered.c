@@ -50,8 +50,10 @@ enum ox_status __wrap_ox_model_build(const struct ox_model_config *config, struc
     memcpy(units, model->units, model->unit_count * sizeof *units);
     for (uint32_t i = 0; i < model->unit_count; i++) { /* the library numbers units in the order of forward */
         CHECK(model->stages[i] == i);
+        CHECK(units[i].own == i && units[i].next == OX_NO_UNIT);
         model->stages[i] = numbers[i];
         model->units[numbers[i]] = units[i];
+        model->units[numbers[i]].own = numbers[i];
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
         model->blocks[i] = numbers[model->blocks[i]];
