@@ -244,7 +244,8 @@ static enum ox_status choose(struct ox_template *chat_template, const char *fold
     }
     char nearest[OX_NAME_BYTES];
     return ox_name_nearest(names, ", ", choice, nearest)
-               ? ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; did you mean %s?", choice, nearest)
+               ? ox_fail(OX_E_CONFIG, "--chat-template %.200s: there is no chat template of this name; did you mean "
+                         "%s?", choice, nearest)
                : ox_fail(OX_E_CONFIG, "there is no chat template \"%.200s\"; --chat-template takes a file or one of %s",
                          choice, names);
 }
