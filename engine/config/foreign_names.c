@@ -11,9 +11,9 @@ enum {
 
 static const char all_trained[] = "does not exist: choose what is trained by --freeze or --lora-r; what memory cannot "
                                   "hold lives on drives (--nvme)";
-static const char plain_lora[] = "does not exist: of PEFT there is plain LoRA: --lora-r, "
+static const char plain_lora[] = "does not exist: of PEFT there is LoRA: --lora-r, "
                                  "--lora-alpha, --lora-dropout, --lora-target-modules, --lora-target-parameters, "
-                                 "--lora-modules-to-save, --lora-bias, --use-rslora, --adapter";
+                                 "--lora-modules-to-save, --lora-bias, --use-rslora, --use-dora, --adapter";
 static const char full_weights[] = "does not exist: weights are trained in full; --moments q8 makes the optimizer's "
                                    "state small";
 static const char streamed[] = "does not exist: state is streamed without a configuration file; give the budgets "
