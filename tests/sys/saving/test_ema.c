@@ -73,7 +73,7 @@ static void test_places(void) {
                   {"--ranks 4", false},
                   {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off", true},
                   {"--optimizer-overlap speculative --speculative-units 2", true},
-                  {"--device-state-units 2", false}};
+                  {"--device-mem 8MiB --device-state-units 2", false}};
     static const char *const formats[] = {"--moments bf16", "--dtype bf16 --moments q8 --optim lion", ""};
     char words[512];
     for (unsigned i = 0; i < 3; i++) {
