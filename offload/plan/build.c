@@ -473,6 +473,7 @@ static void return_reports(struct ox_builder *b) {
 /* In a pipeline: before the rank's first backward, behind all of its forwards. All ranks have the losses then too. */
 static void share_in_pipe(struct ox_builder *b) {
     if (b->train && !b->shared && b->in->model.pooled_doubles > 0 && ox_plan_pipe(b->in) > 1) {
+        ox_build_before_sharing(b);
         save_losses(b);
         b->shared = true;
         b->pools = ox_plan_reporters(b->in, ox_plan_pipe_at(b->in)) > 0;
@@ -636,6 +637,9 @@ static void emit_visits(struct ox_builder *b) {
             run_forward(b, &visit);
         } else if (visit.pass == PASS_HEAD) {
             run_head(b, &visit);
+            if (visit.mb_past == b->plan->micro_batches) { /* the last forward: its update may begin a transaction */
+                share_in_pipe(b);
+            }
         } else {
             share_in_pipe(b);
             run_backward(b, &visit);

@@ -242,6 +242,18 @@ void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, b
     }
 }
 
+/* The same of a meeting of all ranks behind their forwards, for which each waits until the last one's have ended. */
+void ox_build_before_sharing(struct ox_builder *b) {
+    uint64_t time = 0;
+    for (uint32_t i = 0; i < b->plan->stage_count; i++) {
+        for (uint32_t k = 0; k < b->plan->micro_batches; k++) {
+            time = ox_max_u64(time, b->scratch->times.end[ox_pipe_entry(&b->in->model, i, k, false)]);
+        }
+    }
+    receive_until(b, time);
+    commit_by(b, time);
+}
+
 /* Brings what has arrived to where compute reads it. */
 static void bring_x(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx) {
     uint32_t *const slot = ox_build_act_slot(b, b->scratch->arrived, stage_idx, mb_idx);

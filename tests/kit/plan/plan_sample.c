@@ -64,14 +64,14 @@ static void draw_reports(struct plan_sample *s, uint64_t seed) {
     struct ox_plan_model *const model = &s->in.model;
     uint64_t counter = 99000;
     const uint64_t nth = plan_sample_number(seed, &counter, 3);
-    bool any = false;
+    uint32_t any = 0;
     for (uint32_t i = 0; i < model->stage_count && nth > 0; i++) {
         s->model.stages[i].reports =
             model->stages[i].kind == OX_PLAN_BLOCK && plan_sample_number(seed, &counter, 4) > 0;
-        any = any || model->stages[i].reports;
+        any += model->stages[i].reports;
     }
-    model->report_doubles = any ? 2 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
-    model->pooled_doubles = any && nth == 2 ? 1 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
+    model->report_doubles = any * (2 + (uint32_t)plan_sample_number(seed, &counter, 900)); /* as much for each */
+    model->pooled_doubles = any > 0 && nth == 2 ? 1 + (uint32_t)plan_sample_number(seed, &counter, 900) : 0;
 }
 
 /* Every other model has blocks that say which of the one to three blocks behind them have rows. */
