@@ -320,7 +320,10 @@ static bool is_first_speculative(const struct ox_builder *b, uint32_t unit_idx) 
 
 void ox_build_adam_speculative(struct ox_builder *b, uint32_t unit_idx, uint32_t grad) {
     if (is_first_speculative(b, unit_idx) && !b->begun) {
-        begin_transaction(b, false);
+        ox_build_end_visits(b); /* in a pipeline the carried transaction ends first, which begins this one */
+        if (!b->begun) {
+            begin_transaction(b, false);
+        }
     }
     run_adam(b, &(struct adam){.unit_idx = unit_idx, .when = WHEN_SPECULATIVE, .grad = grad, .target = OX_NONE});
 }
