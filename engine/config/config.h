@@ -165,8 +165,6 @@ struct ox_config_train {
 };
 
 /* What of a model is trained, and with which adapters. */
-/* What frozen weights are kept in: as the folder has them, or in blocks of eight bits (engine/model). */
-enum ox_base_dtype { OX_BASE_SAME, OX_BASE_Q8 };
 struct ox_config_parts {
     char freeze[OX_CONFIG_TEXT_BYTES];
     char share_layers[24]; /* "": no layers share their weights; all | count: so many in succession do */
@@ -178,7 +176,6 @@ struct ox_config_parts {
     char lora_target_modules[OX_CONFIG_TEXT_BYTES], adapter[OX_CONFIG_TEXT_BYTES];
     char lora_target_parameters[OX_CONFIG_TEXT_BYTES], lora_modules_to_save[OX_CONFIG_TEXT_BYTES];
     bool use_dora;
-    uint32_t base_dtype; /* enum ox_base_dtype */
     uint32_t lora_bias; /* enum ox_lora_bias of engine/family */
 };
 
