@@ -28,26 +28,6 @@ static void try_mesh(const struct family *family, int mesh, int place_idx, const
     end_ranks(meshes[mesh], place, expected);
 }
 
-/* A run on a drive that goes on with other ranks every ten steps, and keeps the groups of its beginning. */
-static void change_contexts(const struct family *family) {
-    static const char *const ranks[5] = {"--cp-size 4 --context-groups 4", "--ranks 1", "--mesh dp=2,cp=4",
-                                         "--cp-size 2", "--mesh cp=4,dp=1"};
-    struct result expected = run_one(family, plain_pathf("--max-steps 50 --context-groups 4 %s", constant_words));
-    for (int i = 0; i < 5; i++) {
-        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_add(&args, ranks[i]);
-        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
-        sys_args_add(&args, "--state-tier nvme");
-        sys_args_add(&args, constant_words);
-        add_drives(1);
-        sys_run_well(&args, &process);
-    }
-    remove_drives(1);
-    compare("contexts of 4, 1, 4, 2 and 4 ranks in turn", test_path("ranks"), &expected);
-    files_remove_folder(test_path("ranks"));
-    end_one(&expected);
-}
-
 /* What cannot be is refused by its words, with a way out. */
 static void check_refusals(void) {
     static const char *const cases[][2] = {
@@ -92,7 +72,9 @@ int main(void) {
         }
         end_one(&expected);
     }
-    change_contexts(&contexts_families[0]);
+    static const char *const ranks[5] = {"--cp-size 4 --context-groups 4", "--ranks 1", "--mesh dp=2,cp=4",
+                                         "--cp-size 2", "--mesh cp=4,dp=1"};
+    change_ranks(&contexts_families[0], "--context-groups 4", ranks);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 3);
     return test_end();

@@ -52,24 +52,6 @@ static void try_pipe(const struct family *family, int pipe, int place_idx, const
     end_ranks(pipes[pipe], place, expected);
 }
 
-/* A run on a drive that goes on with other ranks every ten steps, and keeps the groups of its beginning. */
-static void change_ranks(const struct family *family, const char *const ranks[5]) {
-    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
-    for (int i = 0; i < 5; i++) {
-        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_add(&args, ranks[i]);
-        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
-        sys_args_add(&args, "--state-tier nvme");
-        sys_args_add(&args, constant_words);
-        add_drives(1);
-        sys_run_well(&args, &process);
-    }
-    remove_drives(1);
-    compare(plain_pathf("%s, %s and so on in turn", ranks[0], ranks[1]), test_path("ranks"), &expected);
-    files_remove_folder(test_path("ranks"));
-    end_one(&expected);
-}
-
 /* A run in memory that goes on every ten steps with other ranks and other copies of the model, from its checkpoints. */
 static void change_copies(const struct family *family) {
     static const char *const parts[] = {
@@ -111,7 +93,7 @@ static void run_family(const struct family *family, int first) {
     }
     end_one(&expected);
     if (test_takes((unsigned)first, 4)) {
-        change_ranks(family, counted);
+        change_ranks(family, "", counted);
     }
     if (test_takes((unsigned)first, 4)) {
         change_copies(family);
@@ -129,7 +111,7 @@ static void run_untied(void) {
         }
     }
     end_one(&expected);
-    change_ranks(&untied, piped);
+    change_ranks(&untied, "", piped);
 }
 
 /* Sums that travel in fewer bits: the same bits wherever two ranks keep what they divide, which are not those of exact
