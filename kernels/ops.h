@@ -355,8 +355,8 @@ struct ox_op_attention_cached {
  * logits; struct ox_op_head_merge makes of those of all parts the statistics of whole rows, and the losses; GRADIENTS
  * finds these and makes the gradients of its part, din in float32. */
 enum ox_head_part { OX_HEAD_WHOLE, OX_HEAD_STATISTICS, OX_HEAD_GRADIENTS };
-/* Of each row: the largest logit, the sum of exponentials relative to it, the target's logit, 0 where another part has
- * it, and with smoothing the sum of the logits. */
+/* What is known of each row's logits: the largest, the sum of exponentials relative to it, the target's logit, 0 where
+ * another part has it, and with smoothing the sum of all. */
 struct ox_head_rows {
     double *sum, *total; /* (rows); total: or NULL */
     float *max, *target; /* (rows) */

@@ -92,7 +92,7 @@ static void weigh_pairs(const struct ox_node_call *call, struct ox_op_head *op, 
     op->row_weights = rooms->row_weights;
 }
 
-/* The same with groups of features: statistics, losses, and then the gradients of every part of the vocabulary. */
+/* Runs a head whose vocabulary is cut into groups: statistics, losses, then the gradients of every part. */
 static void run_groups(const struct ox_node_call *call, struct ox_op_head op, bool backward) {
     const struct ox_objective *const objective = &call->job->shape->objective;
     struct ox_loss_rooms rooms;

@@ -184,7 +184,7 @@ bool ox_list_trains(const struct ox_list *list, enum ox_role role);
 /* A tensor of the stage, and its gradient; NULL where it has none. */
 const void *ox_node_weight(const struct ox_node_call *call, enum ox_role role);
 float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
-/* The same of a group, where the role is cut. */
+/* A group's weights of a role that is cut, and where its gradient is added; NULL as above. */
 const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 
@@ -234,7 +234,7 @@ bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
-/* Of experts and routers: node_adapter_mixture.c. */
+/* Adapters of experts and routers (node_adapter_mixture.c). */
 uint64_t ox_grouped_down_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint64_t ox_grouped_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint64_t ox_router_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);

@@ -49,7 +49,7 @@ struct ox_tensor {
     bool limbs;      /* its last dimension is OX_LIMBS, of which files have the sums (base/planes.h) */
     enum ox_init_kind init;
     uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
-    /* Of a layer that shares the weights of another: that one's tensor, in whose unit and place it is. It is in files
+    /* The tensor whose weights this one shares, and in whose unit and place it is, where layers share: files have it
      * under its own name, and no unit's range has it. And the next one that shares a tensor; OX_NO_TENSOR: none. */
     uint32_t shares_idx, next_sharing;
     uint32_t saved_idx; /* its number among those that checkpoints have, parts alike; OX_NO_TENSOR: they lack it */
@@ -218,8 +218,9 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name);
 
 /* A tensor's module: its name without ".weight"; false for what is no matrix. */
 bool ox_tensor_module(const struct ox_tensor *tensor, char out[OX_TENSOR_NAME_BYTES]);
-/* The same as transformers 5 and so PEFT name it. And the parameter that an expert's matrix or a router is (a part of)
- * there, such as "model.layers.0.mlp.experts.gate_up_proj"; false for other tensors. */
+/* Writes the module's name as transformers 5, and so PEFT, has it; ox_lora_parameter the name of the parameter that an
+ * expert's matrix or a router is (a part of) there, such as "model.layers.0.mlp.experts.gate_up_proj"; false for other
+ * tensors. */
 bool ox_lora_module(const struct ox_model_config *config, const struct ox_tensor *tensor,
                     char out[OX_TENSOR_NAME_BYTES]);
 bool ox_lora_parameter(const struct ox_model_config *config, const struct ox_tensor *tensor,

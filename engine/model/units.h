@@ -90,7 +90,7 @@ struct ox_unit_job {
     const struct ox_shape *shape;
     const struct ox_unit *unit; /* the stage's own */
     uint64_t weights_first; /* the element of a unit's flat vector that the pass's weights begin with */
-    /* Of the stage's units: an embedding and a head read these instead of weights. */
+    /* The planes of the stage's units, which an embedding and a head read instead of weights. */
     struct ox_planes planes[OX_MODEL_STAGE_UNITS_MAX];
     const struct ox_head_args *head; /* of the head's passes, which set it */
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */

@@ -242,7 +242,7 @@ void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, b
     }
 }
 
-/* The same of a meeting of all ranks behind their forwards, for which each waits until the last one's have ended. */
+/* What is made until all ranks meet behind their forwards is received before: each waits there for the last of them. */
 void ox_build_before_sharing(struct ox_builder *b) {
     uint64_t time = 0;
     for (uint32_t i = 0; i < b->plan->stage_count; i++) {

@@ -139,6 +139,7 @@ void ox_build_end_visits(struct ox_builder *b);
  * ends. */
 void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
 void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
+/* Called before the meeting of all ranks of a pipeline behind their forwards, for the same reason. */
 void ox_build_before_sharing(struct ox_builder *b);
 /* The place of one micro-batch of a stage in a list of scratch. */
 uint32_t *ox_build_act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t stage_idx, uint32_t mb_idx);

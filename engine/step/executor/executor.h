@@ -22,8 +22,8 @@ void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);
 void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]);
 /* The losses of all micro-batches of the last step or evaluation, so many doubles apart. */
 const double *ox_rank_losses(const struct ox_rank *rank, uint32_t *stride);
-/* The same after an evaluation, when nothing else looks at them: with row groups of a micro-batch's added up, in their
- * order. */
+/* Adds up the losses of each micro-batch's groups of rows, in their order, and returns them like ox_rank_losses: after
+ * an evaluation, when nothing else looks at them. */
 const double *ox_rank_join_losses(const struct ox_rank *rank, uint32_t *stride);
 struct ox_batch ox_rank_batch(struct ox_rank *rank, uint32_t mb_idx);
 /* Takes the micro-batches of a rank that has the same. */
