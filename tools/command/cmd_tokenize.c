@@ -1,6 +1,6 @@
-/* `offload tokenize`: turns texts into ids, as lines for another program or as a token file, without special tokens;
- * or counts what training would see of them. With --render it prints conversations as the model's chat template writes
- * them. With --train it makes a tokenizer. */
+/* `offload tokenize`: turns texts into ids, as lines for another program or as a token file, with BOS and EOS where
+ * they are asked for; or counts what training would see of them. With --render it prints conversations as the model's chat
+ * template writes them. With --train it makes a tokenizer. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"
@@ -15,6 +15,7 @@
 #include "engine/run/trainer.h"
 #include "engine/text/chat.h"
 #include "engine/text/template.h"
+#include "engine/text/text.h"
 #include "engine/text/tokenizer.h"
 
 #include <errno.h>
@@ -29,8 +30,31 @@ struct tokenizing {
     struct ox_tokenizer *tokenizer;
     struct ox_encoder *encoder;
     struct ox_ids ids;
+    int64_t bos, eos; /* added to each text that has not got them; -1: none */
     const char *path; /* where the lines come from, for errors */
 };
+
+/* Ids are for other programs too, so that BOS and EOS are added only where the user says so. */
+static enum ox_status choose_ends(const struct ox_config *config, const char *path, struct tokenizing *t) {
+    const bool bos = config->rows.add_bos == OX_CHOICE_ON, eos = config->rows.add_eos == OX_CHOICE_ON;
+    t->bos = bos ? ox_tokenizer_bos(t->tokenizer) : -1;
+    t->eos = eos ? ox_tokenizer_eos(t->tokenizer) : -1;
+    if ((bos && t->bos < 0) || (eos && t->eos < 0)) {
+        const bool no_bos = bos && t->bos < 0;
+        return ox_fail(OX_E_CONFIG, "%s: the tokenizer has no %s token to add to a text; name one in the "
+                       "tokenizer_config.json, or leave out %s", path, no_bos ? "BOS" : "EOS",
+                       no_bos ? "--add-bos on" : "--add-eos on");
+    }
+    return OX_OK;
+}
+
+static enum ox_status encode(struct tokenizing *t, const char *text, size_t bytes) {
+    const bool has_bos = ox_chat_has_end(t->tokenizer, t->bos, text, bytes, false);
+    const bool has_eos = ox_chat_has_end(t->tokenizer, t->eos, text, bytes, true);
+    enum ox_status status = t->bos >= 0 && !has_bos ? ox_ids_add(&t->ids, t->bos) : OX_OK;
+    OX_THEN(status, ox_encode(t->encoder, text, bytes, true, false, &t->ids));
+    return status == OX_OK && t->eos >= 0 && !has_eos ? ox_ids_add(&t->ids, t->eos) : status;
+}
 
 static void print_ids(const struct ox_ids *ids) {
     fputs("{\"ids\":[", stdout);
@@ -61,7 +85,7 @@ static enum ox_status tokenize_line(void *context, size_t number, const char *li
                          number);
     } else {
         t->ids.count = 0;
-        status = ox_encode(t->encoder, json_string_value(text), json_string_length(text), true, false, &t->ids);
+        status = encode(t, json_string_value(text), json_string_length(text));
         if (status != OX_OK) {
             status = ox_fail_in(status, "%s:%zu", t->path, number);
         }
@@ -147,6 +171,17 @@ static enum ox_status write_token_file(const struct tokenizing *t, const char *p
     return status;
 }
 
+/* A token file is trained as it is: says what training on the text itself would add, where nobody has decided that. */
+static void warn_of_ends(const struct tokenizing *t, const struct ox_config *config) {
+    const bool bos = config->rows.add_bos == OX_CHOICE_AUTO && ox_tokenizer_adds_bos(t->tokenizer);
+    const bool eos = config->rows.add_eos == OX_CHOICE_AUTO && ox_tokenizer_eos(t->tokenizer) >= 0;
+    if (bos || eos) {
+        ox_log(OX_LOG_WARN, "%s: has no %s, which training adds to a text, but not to a token file; for the same "
+               "tokens give%s%s, else off", config->files.output_dir, bos && eos ? "BOS and EOS" : bos ? "BOS" : "EOS",
+               bos ? " --add-bos on" : "", eos ? " --add-eos on" : "");
+    }
+}
+
 static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config *config) {
     char *text = NULL;
     size_t bytes = 0;
@@ -159,15 +194,15 @@ static enum ox_status count_tokens(struct tokenizing *t, const struct ox_config 
         return status;
     }
     const uint64_t start = ox_clock_ns();
-    status = ox_encode(t->encoder, text, bytes, true, false, &t->ids);
+    status = encode(t, text, bytes);
     const double seconds = (double)(ox_clock_ns() - start) / 1e9;
     free(text);
     if (status != OX_OK) {
         return ox_fail_in(status, "%s", config->files.data[0].path);
     }
-    status = config->files.output_dir[0] == '\0' ? OX_OK : write_token_file(t, config->files.output_dir);
-    if (status != OX_OK) {
-        return status;
+    if (config->files.output_dir[0] != '\0') {
+        OX_TRY(write_token_file(t, config->files.output_dir));
+        warn_of_ends(t, config);
     }
     const double rate = seconds > 0 ? (double)bytes / 1e6 / seconds : 0;
     if (strcmp(config->tool.format, "json") == 0) {
@@ -264,6 +299,7 @@ static enum ox_status render_rows(const struct ox_config *config, const char *to
 static enum ox_status tokenize(const struct ox_config *config, const char *tokenizer) {
     struct tokenizing t = {0};
     enum ox_status status = ox_tokenizer_open(tokenizer, &t.tokenizer);
+    OX_THEN(status, choose_ends(config, tokenizer, &t));
     OX_THEN(status, ox_encoder_open(t.tokenizer, &t.encoder));
     OX_THEN(status, config->vocab.jsonl ? tokenize_lines(&t, config->files.data[0].path) : count_tokens(&t, config));
     ox_ids_free(&t.ids);
@@ -282,6 +318,18 @@ static void warn_of_unused(const struct ox_config *config) {
         ox_log(OX_LOG_WARN, "--chat-template-kwargs %s has no effect on %s", config->rows.chat_template_kwargs,
                without);
     }
+    if (config->rows.document_separator[0] != '\0') {
+        ox_log(OX_LOG_WARN, "--document-separator has no effect on %s", without);
+    }
+}
+
+/* What counts reads all of --data; all else reads one text. */
+static enum ox_status check_single(const struct ox_config *config) {
+    return config->files.data_count <= 1
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--data: %s reads one file, and %" PRIu32 " are given; run it for each of them",
+                         config->vocab.render ? "--render" : config->vocab.jsonl ? "--jsonl" : "--output",
+                         config->files.data_count);
 }
 
 int ox_cmd_tokenize(const struct ox_config *given) {
@@ -299,6 +347,7 @@ int ox_cmd_tokenize(const struct ox_config *given) {
         (config->vocab.show || counts || config->rows.data_cache[0] != '\0')) {
         return ox_cmd_exit(ox_show(config));
     }
+    OX_THEN(status, check_single(config));
     warn_of_unused(config);
     const struct ox_host_claim claim = {.host_bytes = config->memory.host_mem_bytes,
                                         .beside_bytes = ox_fixed_overhead_bytes(1, 0, 0)};
