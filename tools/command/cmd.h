@@ -26,6 +26,7 @@ struct ox_command {
     const char *positional[OX_POSITIONALS_MAX]; /* options set by arguments without a flag, in order; or NULL */
     const char *required;   /* options shown in the synopsis, separated by spaces; or NULL */
     const char *summary;    /* one line                                                 */
+    bool by_each;           /* of several processes each runs it; else the first one does */
     int (*run)(const struct ox_config *config); /* returns an exit status              */
 };
 

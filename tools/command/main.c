@@ -6,6 +6,7 @@
 #include "tools/start/limits.h"
 #include "tools/start/signals.h"
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/name/name.h"
 
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { WITH_TEMPLATES = OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL | OX_CMD_TOKENIZE | OX_CMD_GENERATE };
 
@@ -23,17 +25,17 @@ static int run_version(const struct ox_config *config) {
 }
 
 static const struct ox_command commands[] = {
-    {.name = "train", .mask = OX_CMD_TRAIN, .required = "model data output", .run = ox_cmd_train,
+    {.name = "train", .by_each = true, .mask = OX_CMD_TRAIN, .required = "model data output", .run = ox_cmd_train,
      .summary = "train or fine-tune a model"},
     {.name = "plan", .mask = OX_CMD_PLAN, .required = "model", .run = ox_cmd_plan,
      .summary = "show what fits the budget, where it lives and what moves; exit 2 when nothing fits"},
     {.name = "eval", .mask = OX_CMD_EVAL, .positional = {"model"}, .required = "model data",
      .run = ox_cmd_eval,
      .summary = "measure the perplexity of a model on a text"},
-    {.name = "doctor", .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
+    {.name = "doctor", .by_each = true, .mask = OX_CMD_DOCTOR, .run = ox_cmd_doctor,
      .summary = "report what this machine offers and what limits it"},
-    {.name = "bench", .mask = OX_CMD_BENCH, .positional = {"what"}, .required = "what", .run = ox_cmd_bench,
-     .summary = "measure this machine: optimizer, drives, GEMM, memory"},
+    {.name = "bench", .by_each = true, .mask = OX_CMD_BENCH, .positional = {"what"}, .required = "what",
+     .run = ox_cmd_bench, .summary = "measure this machine: optimizer, drives, GEMM, memory"},
     {.name = "export", .mask = OX_CMD_EXPORT, .positional = {"model"}, .required = "model output",
      .run = ox_cmd_export,
      .summary = "write the weights of a checkpoint or model folder as a Hugging Face folder"},
@@ -60,12 +62,12 @@ static const struct ox_command commands[] = {
      .run = ox_cmd_trace, .summary = "show where the time and the bytes of a recorded run went"},
     {.name = "compare", .mask = OX_CMD_COMPARE, .positional = {"runs"}, .required = "runs", .run = ox_cmd_compare,
      .summary = "show runs beside each other: results, options that differ, curves"},
-    {.name = "top", .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
+    {.name = "top", .by_each = true, .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
      .summary = "watch a run while it works"},
     {.name = "store", .mask = OX_CMD_STORE, .positional = {"action", "run"}, .required = "action run",
      .run = ox_cmd_store, .summary = "remove what a run has left in a folder of --nvme"},
-    {.name = "version", .run = run_version, .summary = "print the version of this program"},
-    {.name = "help", .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
+    {.name = "version", .by_each = true, .run = run_version, .summary = "print the version of this program"},
+    {.name = "help", .by_each = true, .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
      .summary = "list the commands; `offload help COMMAND` lists its flags"},
     {.name = NULL},
 };
@@ -136,10 +138,21 @@ static const char *variable_of(const char *name) {
 }
 
 /* Several processes train together; each of them is given the same words. Any other command is one process, whatever
- * the environment says: shells, pods and containers keep such variables of something else. */
-static enum ox_status find_processes(const struct ox_command *command) {
+ * the environment says: shells, pods and containers keep such variables of something else. Only where the parent is a
+ * launcher are there others with the same words: `is_spare` is set in all of them but the first, which works. */
+static enum ox_status find_processes(const struct ox_command *command, bool *is_spare) {
     struct ox_launch found = launch;
-    const enum ox_status status = command->mask == OX_CMD_TRAIN ? ox_launch_read(variable_of, &found) : OX_OK;
+    char path[64], *parent = NULL;
+    size_t bytes = 0;
+    enum ox_status status = ox_launch_read(variable_of, &found);
+    if (command->mask != OX_CMD_TRAIN) {
+        snprintf(path, sizeof path, "/proc/%ld/comm", (long)getppid());
+        *is_spare = status == OX_OK && !command->by_each && found.idx > 0 &&
+                    ox_file_read(path, 64, &parent, &bytes) == OX_OK && ox_launch_is_by(&found, parent);
+        free(parent);
+        found = *is_spare ? found : launch;
+        status = OX_OK;
+    }
     launch = status == OX_OK ? found : launch;
     return status;
 }
@@ -168,9 +181,15 @@ static int run_command(const struct ox_command *command, int argc, char **argv) 
         return OX_EXIT_OK;
     }
     static struct ox_config config; /* tens of kilobytes */
-    enum ox_status status = find_processes(command);
+    bool is_spare = false;
+    enum ox_status status = find_processes(command, &is_spare);
     OX_THEN(status, ox_args_parse(command, argc, argv, &config));
     ox_log_set_sink(log_to_stderr, &config.tool.quiet);
+    if (is_spare) {
+        ox_log(OX_LOG_INFO, "process %u of %u: `offload %s` is one process; of those that %s has started the first one "
+               "works, and this one ends", launch.idx, launch.count, command->name, launch.launcher);
+        return OX_EXIT_OK;
+    }
     if (status == OX_OK && command->mask != 0) {
         status = ox_config_validate(&config, command->mask);
     }

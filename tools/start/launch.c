@@ -14,13 +14,14 @@ enum { COUNT_MAX = 1 << 20, NO_NUMBER = -1 };
  * can, and both may start a torchrun per machine. */
 static const struct source {
     const char *launcher, *idx, *count, *local_idx, *local_count; /* local_count may be NULL */
+    const char *parents[5]; /* how the names of programs begin that start its processes */
 } sources[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"torchrun", "pt_elastic"}},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE"},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+     "OMPI_COMM_WORLD_LOCAL_SIZE", {"mpirun", "mpiexec", "orte", "prte"}},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"hydra_", "mpirun", "mpiexec"}},
     /* SLURM_NTASKS is also set in a batch script, which is one process. */
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", NULL, {"slurmstepd"}},
 };
 enum { SOURCE_COUNT = sizeof sources / sizeof *sources };
 
@@ -104,6 +105,18 @@ enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out) {
         }
     }
     return status;
+}
+
+bool ox_launch_is_by(const struct ox_launch *launch, const char *parent) {
+    for (unsigned i = 0; launch->launcher != NULL && i < SOURCE_COUNT; i++) {
+        const struct source *const source = &sources[i];
+        for (unsigned k = 0; strcmp(source->idx, launch->names[0]) == 0 && source->parents[k] != NULL; k++) {
+            if (strncmp(parent, source->parents[k], strlen(source->parents[k])) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
 }
 
 enum ox_status ox_launch_meet(const struct ox_launch *launch) {

@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -24,6 +25,10 @@ typedef const char *ox_launch_get(const char *name);
 /* Reads the variables of all launchers. Where one starts another, the inner one counts. Values that are no numbers, and
  * launchers that contradict each other, are OX_E_CONFIG with the names of the variables. */
 OX_MUST enum ox_status ox_launch_read(ox_launch_get *get, struct ox_launch *out);
+
+/* Whether `parent`, the program that started this process, starts those of that launcher: then its variables are no
+ * leftovers of a shell or a container. */
+bool ox_launch_is_by(const struct ox_launch *launch, const char *parent);
 
 /* Refuses several processes that cannot reach each other, and names the variables that say that there are several,
  * because shells and containers keep those of something else. Each process says so itself, as there may be no other. */

@@ -340,6 +340,20 @@ static void test_left_over(void) {
     }
 }
 
+/* Where mpirun has started several processes of a command that is one, the first one works; the others say so. */
+static void test_one_of_several(void) {
+    static struct sys_args each, all;
+    sys_args_begin(&each, "tokenize");
+    sys_args_add(&each, "--model tests/golden/tokenizers/qwen.json --data tests/golden/README.md");
+    sys_args_word(&each, "--output=%s", test_path("once.bin"));
+    sys_mpi_begin(&all, 3, &each, SYS_MPI_END_OTHERS);
+    sys_run_well(&all, &process);
+    const char *const first = strstr(process.outcome.out, " tokens | ");
+    CHECK(first != NULL && strstr(first + 1, " tokens | ") == NULL);
+    CHECK(sys_said(&process, "process 1 of 3: `offload tokenize` is one process; of those that mpirun has started the "
+                             "first one works") && sys_said(&process, "process 2 of 3: "));
+}
+
 /* The first of several processes speaks; a failure of another names it. */
 static void test_processes(void) {
     static const char train[] = "train --model m --data d --output o --max-steps 1";
@@ -360,6 +374,9 @@ static void test_processes(void) {
                      "%s", i, i, left_over);
             run_process(train, idx, says);
         }
+    }
+    if (sys_mpi_missing() == NULL) {
+        test_one_of_several();
     }
     setenv("RANK", "0", 1);
     refused("train --model m --data d --output o", "RANK is set, but WORLD_SIZE is not; a launcher sets both; where "
@@ -400,6 +417,26 @@ static void test_tokenize(void) {
     refused("tokenize --model tests/golden/chat/chatml --data x --render --chat-template klingon", "klingon");
     answers("tokenize --model tests/golden/tokenizers/llama3.json --jsonl --data tests/golden/tokenizers/llama3.jsonl",
             "{\"ids\":[]}\n{\"ids\":[");
+}
+
+/* Ids get BOS and EOS only where they are asked for and the text has not got them. What training would add is said of a
+ * token file, which it takes as it is. One file is read. */
+static void test_added_ends(void) {
+    static const char words[] = "tokenize --model tests/golden/chat/chatml";
+    const char *const rows = files_write_text("ends.jsonl", "{\"text\":\"a\"}\n{\"text\":\"a<|im_end|>\"}\n");
+    const char *const text = files_write_text("ends.txt", "a"), *const file = test_path("ends.bin");
+    answers(plain_pathf("%s --jsonl --data %s", words, rows), "{\"ids\":[64]}\n{\"ids\":[64,422]}\n");
+    answers(plain_pathf("%s --jsonl --data %s --add-eos on", words, rows),
+            "{\"ids\":[64,422]}\n{\"ids\":[64,422]}\n");
+    refused(plain_pathf("%s --jsonl --data %s --add-bos on", words, rows), "no BOS token to add to a text");
+    refused(plain_pathf("%s --data %s --data %s --output %s", words, text, rows, file),
+            "--output reads one file, and 2 are given");
+    run(plain_pathf("%s --data %s --output %s", words, text, file));
+    CHECK(last->exit_status == 0 &&
+          strstr(last->err, "ends.bin: has no EOS, which training adds to a text, but not to a token file; for the same "
+                            "tokens give --add-eos on, else off") != NULL);
+    answers(plain_pathf("%s --data %s --output %s --add-eos off", words, text, file), "1 token |");
+    answers(plain_pathf("%s --data %s --output %s --add-eos on", words, text, file), "2 tokens |");
 }
 
 /* A token file holds the ids of the text, is recognized by its first bytes, and is refused where it cannot
@@ -451,6 +488,7 @@ int main(void) {
     test_missing();
     test_tokenize();
     test_token_file();
+    test_added_ends();
     test_full_stdout();
     return test_end();
 }

@@ -69,7 +69,33 @@ static const struct {
     {"OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=3 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "srun that it is 1 of 2"},
 };
 
+/* Whose processes are those of the launcher that the variables name: a shell's are not. */
+static void test_parents(void) {
+    static const struct {
+        const char *environment, *parent;
+        bool is_by;
+    } cases[] = {
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "mpirun", true},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "orterun", true},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "prted", true},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "bash", false},
+        {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "slurmstepd", false},
+        {"PMI_RANK=1 PMI_SIZE=2", "hydra_pmi_proxy", true},
+        {"SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID=1", "slurmstepd", true},
+        {"RANK=1 WORLD_SIZE=2", "torchrun", true},
+        {"RANK=1 WORLD_SIZE=2", "sh", false},
+        {"HOME=/root", "mpirun", false},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ox_launch launch;
+        environment = cases[i].environment;
+        REQUIRE_OK(ox_launch_read(get, &launch));
+        CHECK(ox_launch_is_by(&launch, cases[i].parent) == cases[i].is_by);
+    }
+}
+
 int main(void) {
+    test_parents();
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++) {
         struct ox_launch launch;
         environment = good[i].environment;
