@@ -297,11 +297,41 @@ static void test_bad_folders(void) {
     }
 }
 
+/* Both files have the same tensors, with the same bytes. */
+static void check_same_file(const char *first, const char *second) {
+    struct ox_st_file *files[2] = {NULL, NULL};
+    REQUIRE_OK(ox_st_open(first, &files[0]));
+    REQUIRE_OK(ox_st_open(second, &files[1]));
+    CHECK(ox_st_count(files[0]) == ox_st_count(files[1]));
+    for (uint32_t i = 0; i < ox_st_count(files[0]); i++) {
+        const struct ox_st_entry *const entry = ox_st_entry(files[0], i);
+        const struct ox_st_entry *const other = ox_st_find(files[1], entry->name);
+        const bool alike = other != NULL && other->dtype == entry->dtype && other->rank == entry->rank &&
+                           memcmp(other->shape, entry->shape, sizeof entry->shape) == 0;
+        if (!alike) {
+            printf("%s: %s is missing, or has another shape or type\n", second, entry->name);
+        }
+        CHECK(alike);
+        if (!alike) {
+            continue;
+        }
+        float *const values = calloc(2 * entry->count, sizeof *values), *const others = values + entry->count;
+        CHECK(values != NULL);
+        REQUIRE_OK(ox_st_read_f32(files[0], entry, 0, entry->count, values));
+        REQUIRE_OK(ox_st_read_f32(files[1], other, 0, entry->count, others));
+        CHECK(memcmp(values, others, entry->count * sizeof *values) == 0);
+        free(values);
+    }
+    ox_st_close(&files[1]);
+    ox_st_close(&files[0]);
+}
+
 /* A folder is written with the layout that was read, and its tensors are the bytes that were there. The layout is known
  * without reading weights. */
 static void test_layouts(void) {
-    static const char *const names[] = {"mixtral", "mixtral_packed", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss",
-                                        "gpt_oss_mxfp4", "glm4_moe", "glm4_moe_packed"};
+    static const char *const names[] = {"mixtral", "qwen3_moe", "qwen2_moe", "olmoe", "gpt_oss", "glm4_moe",
+                                        "deepseek_v3", "deepseek_v2", "granitemoe", "mixtral_packed",
+                                        "glm4_moe_packed", "deepseek_v3_packed", "gpt_oss_mxfp4"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct ox_hf_folder *folder = NULL, *again = NULL;
         struct ox_hf_writer *writer = NULL;
@@ -309,7 +339,8 @@ static void test_layouts(void) {
         snprintf(path, sizeof path, "tests/golden/%s", names[i]);
         REQUIRE_OK(ox_hf_open(path, false, &folder));
         CHECK(!ox_hf_has_weights(folder));
-        CHECK(ox_hf_model(folder)->config.mixture.packed == (i == 1 || i == 8));
+        const bool packed = i >= 9 && i <= 11;
+        CHECK(ox_hf_model(folder)->config.mixture.packed == packed);
         ox_hf_close(&folder);
         REQUIRE_OK(ox_hf_open(path, true, &folder));
         const struct ox_model *const model = ox_hf_model(folder);
@@ -327,11 +358,70 @@ static void test_layouts(void) {
         }
         REQUIRE_OK(ox_hf_finish(&writer));
         REQUIRE_OK(ox_hf_open(test_path(names[i]), true, &again));
-        CHECK(ox_hf_model(again)->config.mixture.packed == (i == 1 || i == 8));
+        CHECK(ox_hf_model(again)->config.mixture.packed == packed);
         CHECK(ox_hf_model(again)->tensor_count == model->tensor_count);
+        if (i < 12) { /* MXFP4 is saved as what it stands for */
+            snprintf(path, sizeof path, "tests/golden/%s/model.safetensors", names[i]);
+            check_same_file(path, test_pathf("%s/model.safetensors", names[i]));
+        }
         ox_hf_close(&again);
         ox_hf_close(&folder);
     }
+}
+
+/* Where element `idx` of a tensor lies in its unit. */
+static uint64_t place_of(const struct ox_model *model, const json_t *name, const json_t *idx) {
+    const int64_t tensor = ox_model_find_tensor(model, json_string_value(name));
+    CHECK(tensor >= 0);
+    return tensor < 0 ? UINT64_MAX : model->tensors[tensor].offset + (uint64_t)json_integer_value(idx);
+}
+
+/* The model's tensors are those of `layout`, an object of shapes by name. */
+static void check_tensors(const char *name, const struct ox_model *model, const json_t *layout) {
+    CHECK(model->tensor_count == json_object_size(layout));
+    for (uint32_t t = 0; t < model->tensor_count; t++) {
+        const struct ox_tensor *const tensor = &model->tensors[t];
+        const json_t *const shape = json_object_get(layout, tensor->name);
+        bool alike = json_array_size(shape) == tensor->rank - tensor->limbs;
+        for (uint32_t d = 0; d < tensor->rank - tensor->limbs && alike; d++) {
+            alike = (uint64_t)json_integer_value(json_array_get(shape, d)) == tensor->shape[d];
+        }
+        if (!alike) {
+            printf("%s: %s is not as transformers saves it\n", name, tensor->name);
+        }
+        CHECK(alike);
+    }
+}
+
+/* Names and shapes of both layouts are those that transformers saves, and elements that it moves from one to the other
+ * have one place in memory (layouts.json, made by make/golden_layouts.py). */
+static void test_as_saved(void) {
+    json_t *json = NULL;
+    REQUIRE_OK(ox_json_load("tests/golden/layouts.json", 1 << 20, &json));
+    const json_t *const cases = json_object_get(json, "cases");
+    CHECK(json_array_size(cases) == 9);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *const one = json_array_get(cases, i), *const layouts = json_object_get(one, "layouts");
+        const char *const name = json_string_value(json_object_get(one, "name"));
+        const json_t *const places = json_object_get(one, "places");
+        struct ox_model *models[2] = {NULL, NULL};
+        struct ox_model_config config;
+        REQUIRE_OK(parse_with(name, "use_cache", "true", &config));
+        for (size_t of = 0; of < json_array_size(layouts); of++) {
+            config.mixture.packed = of == 1;
+            REQUIRE_OK(ox_model_build(&config, &models[of]));
+            check_tensors(name, models[of], json_array_get(layouts, of));
+        }
+        CHECK(json_array_size(places) == (models[1] != NULL ? 6 : 0));
+        for (size_t p = 0; p < json_array_size(places); p++) {
+            const json_t *const place = json_array_get(places, p);
+            CHECK(place_of(models[1], json_array_get(place, 0), json_array_get(place, 1)) ==
+                  place_of(models[0], json_array_get(place, 2), json_array_get(place, 3)));
+        }
+        ox_model_close(&models[1]);
+        ox_model_close(&models[0]);
+    }
+    json_decref(json);
 }
 
 /* ---- MXFP4 ---- */
@@ -533,6 +623,7 @@ int main(void) {
     test_written();
     test_bad_folders();
     test_layouts();
+    test_as_saved();
     test_bad_mxfp4();
     test_taken();
     test_choice_bias();
