@@ -101,7 +101,8 @@ static void read_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t targe
 
 /* Whether compute reads lo in the state, because planes and state have their home in compute memory. */
 static bool reads_state(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_build_homes(b, unit_idx)->weights == b->compute && ox_build_rules(b, unit_idx)->lo_in_state;
+    return ox_build_holds(b, unit_idx) && ox_build_homes(b, unit_idx)->weights == b->compute &&
+           ox_build_rules(b, unit_idx)->lo_in_state;
 }
 
 /* Brings a whole unit together in compute memory; each rank has its slice in `slice`. Returns the unit's buffer. */
@@ -161,7 +162,7 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
 /* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
  * the plan's first use of the unit, at which an overlapped optimizer updates it. */
 static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
-    if (ox_plan_keeps_gathered(b->in) && !first) {
+    if (!ox_build_holds(b, unit_idx) || (ox_plan_keeps_gathered(b->in) && !first)) {
         return b->scratch->gathered[unit_idx];
     }
     const uint32_t at = fetch_slice(b, unit_idx, first);
@@ -268,6 +269,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         const uint32_t stays = first ? OX_NONE : staying(b, visit, unit_idx);
         b->scratch->weights_at[visit->idx][nth] =
             !reads ? OX_NONE : stays != OX_NONE ? stays : fetch_weights(b, unit_idx, first);
+        if (first) {
+            ox_build_lend(b, unit_idx, b->scratch->weights_at[visit->idx][nth]);
+        }
     }
     if (b->train && visit->mb_first == 0 && visit->pass == PASS_HEAD) {
         update_late(b, visit);
@@ -626,6 +630,7 @@ static void emit_visits(struct ox_builder *b) {
     uint32_t prepared = 0;
     if (ox_plan_pipe(b->in) > 1) {
         ox_build_pipe_begin(b);
+        ox_build_borrow(b);
     }
     for (uint32_t i = 0; i < visit_count; i++) {
         for (; prepared < visit_count && prepared <= i + depth; prepared++) {

@@ -124,6 +124,58 @@ static void transfer(struct ox_builder *b, enum ox_move what, struct act act, ui
     ox_build_count_move(b, task);
 }
 
+/* ---- a head's units of another rank ----------------------------------------------------------------------- */
+
+static bool lends(const struct ox_builder *b, uint32_t unit_idx) {
+    return ox_build_holds(b, unit_idx) && ox_plan_borrower(b->in, unit_idx) != OX_NONE;
+}
+
+/* Sends what a head's rank borrows or gives back, or receives it; the caller fills in the gradient and counts. */
+static struct ox_task *loan(struct ox_builder *b, enum ox_move what, uint32_t unit_idx, uint32_t source,
+                            uint32_t target) {
+    const struct ox_rank_group ranks = ox_plan_group(b->in, OX_AXIS_PIPE);
+    const enum ox_lane_id lane = source == OX_NONE ? OX_LANE_LINK_IN : OX_LANE_LINK_OUT;
+    const uint32_t owner = ox_plan_owner(&b->in->ranks, unit_idx), borrower = ox_plan_borrower(b->in, unit_idx);
+    struct ox_task *const task = ox_build_move(b, what, lane, source, target);
+    task->unit_idx = unit_idx;
+    task->last = what == OX_MOVE_GRAD;
+    task->peer = ox_rank_group_member(&ranks, ox_build_holds(b, unit_idx) ? borrower : owner);
+    return task;
+}
+
+void ox_build_borrow(struct ox_builder *b) {
+    const struct ox_plan_stage *const first = ox_build_stage(b, 0);
+    for (uint32_t k = 0; k < first->unit_count; k++) {
+        const uint32_t unit_idx = first->units[k].unit_idx;
+        if (!ox_build_holds(b, unit_idx) && ox_plan_borrower(b->in, unit_idx) == ox_plan_pipe_at(b->in)) {
+            const uint32_t at = ox_build_buf(b, OX_BUF_GATHERED, b->compute,
+                                             ox_plan_whole_weight_bytes(b->in, unit_idx), unit_idx);
+            ox_build_count_move(b, loan(b, OX_MOVE_WEIGHTS, unit_idx, OX_NONE, at));
+            b->scratch->gathered[unit_idx] = at;
+        }
+    }
+}
+
+void ox_build_lend(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
+    if (lends(b, unit_idx)) {
+        struct ox_task *const task = loan(b, OX_MOVE_WEIGHTS, unit_idx, at, OX_NONE);
+        if (ox_build_homes(b, unit_idx)->weights == b->compute && ox_build_rules(b, unit_idx)->lo_in_state &&
+            !ox_plan_gathers(b->in)) {
+            ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
+        }
+        ox_build_count_move(b, task);
+    }
+}
+
+void ox_build_give_back(struct ox_builder *b, uint32_t grad_idx) {
+    struct ox_task *const task = loan(b, OX_MOVE_GRAD, ox_build_grad(b, grad_idx)->unit_idx,
+                                      b->scratch->grad_live[grad_idx], OX_NONE);
+    task->grad_idx = grad_idx;
+    ox_build_count_move(b, task);
+}
+
+/* ---- what arrives ------------------------------------------------------------------------------------------- */
+
 /* Receives the input of a stage. Where its activation checkpoint has its home in host memory or beyond, it goes there
  * at once, and compute takes it from there. */
 static void receive_act(struct ox_builder *b, struct act act) {
@@ -146,11 +198,20 @@ static void receive_dx(struct ox_builder *b, struct act act) {
     *ox_build_act_slot(b, b->scratch->arrived_dx, act.stage_idx, act.mb_idx) = dx;
 }
 
+/* What the head's rank has summed goes the way that the rank's own sum of it would. */
+static void receive_grad(struct ox_builder *b, uint32_t grad_idx) {
+    struct ox_task *const task = loan(b, OX_MOVE_GRAD, ox_build_grad(b, grad_idx)->unit_idx, OX_NONE,
+                                      ox_build_grad_take(b, grad_idx));
+    task->grad_idx = grad_idx;
+    ox_build_count_move(b, task);
+    ox_build_grad_end(b, 0, grad_idx);
+}
+
 /* What makes a transfer, as an entry of times: the input of a stage is made by the forward before; the gradient of the
- * input of a stage by its backward, or by the head. */
+ * input of a stage by its backward, or by the head, as the last of a sum is. */
 static uint64_t made_at(const struct ox_builder *b, const struct ox_build_arrival *arrival) {
-    const uint32_t maker = arrival->is_dx ? arrival->stage_idx : arrival->stage_idx - 1;
-    const bool backward = arrival->is_dx && ox_build_stage(b, maker)->kind != OX_PLAN_HEAD;
+    const uint32_t maker = arrival->what == OX_ARRIVES_ACT ? arrival->stage_idx - 1 : arrival->stage_idx;
+    const bool backward = arrival->what == OX_ARRIVES_DX && ox_build_stage(b, maker)->kind != OX_PLAN_HEAD;
     return b->scratch->times.end[ox_pipe_entry(&b->in->model, maker, arrival->mb_idx, backward)];
 }
 
@@ -159,9 +220,23 @@ static int by_time(const void *a, const void *b, void *context) {
     const struct ox_build_arrival *const left = a, *const right = b;
     const uint64_t x = made_at(builder, left), y = made_at(builder, right);
     return x != y ? (x < y ? -1 : 1)
-           : left->is_dx != right->is_dx         ? (left->is_dx ? 1 : -1)
+           : left->what != right->what           ? (left->what < right->what ? -1 : 1)
            : left->stage_idx != right->stage_idx ? (left->stage_idx < right->stage_idx ? -1 : 1)
-                                                 : (left->mb_idx < right->mb_idx ? -1 : 1);
+           : left->mb_idx != right->mb_idx       ? (left->mb_idx < right->mb_idx ? -1 : 1)
+                                                 : (left->nth < right->nth ? -1 : 1);
+}
+
+/* Lists the gradients of units on loan, which the head's rank gives in the order of its stage units. */
+static void list_grads(struct ox_builder *b) {
+    const uint32_t head_idx = b->plan->stage_count - 1;
+    const struct ox_plan_stage *const head = ox_build_stage(b, head_idx);
+    for (uint32_t k = 0; k < head->unit_count && b->train; k++) {
+        const struct ox_plan_stage_unit *const use = &head->units[k];
+        if (use->grad_idx != OX_NONE && lends(b, use->unit_idx)) {
+            b->scratch->arrivals[b->arrival_count++] = (struct ox_build_arrival){
+                head_idx, b->plan->micro_batches - 1, OX_ARRIVES_GRAD, k};
+        }
+    }
 }
 
 /* Lists what arrives from other ranks, in the order in which it is made. */
@@ -170,9 +245,11 @@ static void list_arrivals(struct ox_builder *b) {
     for (uint32_t i = 1; i < b->plan->stage_count; i++) {
         const bool is_dx = goes_to_rank(b, i) && b->train && i > b->first_back;
         for (uint32_t mb_idx = 0; mb_idx < b->plan->micro_batches && (comes_from_rank(b, i) || is_dx); mb_idx++) {
-            s->arrivals[b->arrival_count++] = (struct ox_build_arrival){i, mb_idx, is_dx};
+            s->arrivals[b->arrival_count++] = (struct ox_build_arrival){i, mb_idx,
+                                                                       is_dx ? OX_ARRIVES_DX : OX_ARRIVES_ACT, 0};
         }
     }
+    list_grads(b);
     qsort_r(s->arrivals, b->arrival_count, sizeof *s->arrivals, by_time, b);
 }
 
@@ -221,7 +298,12 @@ static void receive_until(struct ox_builder *b, uint64_t time) {
     for (; b->arrived < b->arrival_count && (b->in_circle || made_at(b, &s->arrivals[b->arrived]) <= time);
          b->arrived++) {
         const struct ox_build_arrival *const arrival = &s->arrivals[b->arrived];
-        (arrival->is_dx ? receive_dx : receive_act)(b, (struct act){arrival->stage_idx, arrival->mb_idx});
+        if (arrival->what == OX_ARRIVES_GRAD) {
+            receive_grad(b, ox_build_stage(b, arrival->stage_idx)->units[arrival->nth].grad_idx);
+            continue;
+        }
+        (arrival->what == OX_ARRIVES_DX ? receive_dx
+                                        : receive_act)(b, (struct act){arrival->stage_idx, arrival->mb_idx});
     }
 }
 

@@ -58,8 +58,9 @@ static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
 /* Whether the last addition brings the finished sum to where it waits for the optimizer, so that what it was added of
  * need not wait there with it. */
 static bool sums_away(const struct ox_builder *b, uint32_t grad_idx) {
-    const bool waits_here = grad_on_device(b, grad_idx) ||
-                            (ox_build_unified(b) && grad_tier(b, grad_idx) == OX_TIER_HOST);
+    const bool waits_here = ox_build_holds(b, ox_build_grad(b, grad_idx)->unit_idx) &&
+                            (grad_on_device(b, grad_idx) ||
+                             (ox_build_unified(b) && grad_tier(b, grad_idx) == OX_TIER_HOST));
     return waits_here && !packs(b, grad_idx) && !goes_on(b, grad_idx);
 }
 
@@ -139,6 +140,14 @@ void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx)
     } else if (tile == 0) {
         s->grad_live[grad_idx] = ox_build_grad_buf(b, b->compute, accumulator_bytes(b, tile, grad_idx), grad_idx);
     }
+}
+
+uint32_t ox_build_grad_take(struct ox_builder *b, uint32_t grad_idx) {
+    uint32_t *const live = &b->scratch->grad_live[grad_idx];
+    *live = grad_is_direct(b, grad_idx)
+                ? b->scratch->grad_home[grad_idx]
+                : ox_build_grad_buf(b, b->compute, ox_sums_part_count(&b->sums) * sum_bytes(b, grad_idx), grad_idx);
+    return *live;
 }
 
 void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, uint32_t nth) {
@@ -383,6 +392,10 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const bool last = tile + 1 == b->in->placement.tiles;
+    if (!ox_build_holds(b, ox_build_grad(b, grad_idx)->unit_idx)) {
+        ox_build_give_back(b, grad_idx);
+        return;
+    }
     /* Ranks first: what follows is done with the slice that the rank owns of the whole sum. */
     if (last && ox_plan_exchanges(b->in)) {
         sum_ranks(b, grad_idx);

@@ -141,6 +141,12 @@ void ox_build_before(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, 
 void ox_build_after(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, bool backward);
 /* Called before the meeting of all ranks of a pipeline behind their forwards, for the same reason. */
 void ox_build_before_sharing(struct ox_builder *b);
+/* Where a head computes with a unit of another rank (ox_plan_borrower): its rank receives all such units before its
+ * visits, and gives what it has summed of a gradient back; the other sends one, whose planes compute reads at `at`, as
+ * soon as it has fetched it first. */
+void ox_build_borrow(struct ox_builder *b);
+void ox_build_lend(struct ox_builder *b, uint32_t unit_idx, uint32_t at);
+void ox_build_give_back(struct ox_builder *b, uint32_t grad_idx);
 /* The place of one micro-batch of a stage in a list of scratch. */
 uint32_t *ox_build_act_slot(const struct ox_builder *b, uint32_t *slots, uint32_t stage_idx, uint32_t mb_idx);
 /* Sends `x`, the input of a stage, to its home if backward will need it, and brings it back. */
@@ -180,7 +186,9 @@ void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx)
  * finished sums follow where it ends one. `nth`: the stage unit. */
 void ox_build_grad_add(struct ox_builder *b, struct ox_task *task, uint32_t grad_idx, uint32_t nth);
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx);
-/* Sends the accumulator home after a tile, finished or partial. */
+/* Finds the accumulator for what another rank has summed of a gradient, and returns it; its sum is finished then. */
+uint32_t ox_build_grad_take(struct ox_builder *b, uint32_t grad_idx);
+/* Sends the accumulator home after a tile, finished or partial, or to the rank that has the unit. */
 void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx);
 
 /* ---- the optimizer: offload/plan/optim.c ------------------------------------------------------- */

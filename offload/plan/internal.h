@@ -48,10 +48,13 @@ struct ox_pack_item {
     uint32_t size_class;
 };
 
-/* What arrives from another rank of the pipeline: the input of a stage, or the gradient of one. */
+/* What arrives from another rank of the pipeline: the input of a stage, or its gradient, or what the head's rank has
+ * summed of a gradient. */
+enum ox_build_arrives { OX_ARRIVES_ACT, OX_ARRIVES_DX, OX_ARRIVES_GRAD };
 struct ox_build_arrival {
     uint32_t stage_idx, mb_idx;
-    bool is_dx;
+    enum ox_build_arrives what;
+    uint32_t nth; /* GRAD: of which of the head's stage units */
 };
 
 /* Where host memory has the rows of a visit's stages that may have none: the buffer, 1 + the task after which it does

@@ -23,7 +23,7 @@ enum word {
     WORD_WRITTEN, WORD_COMMIT, WORD_ACT_ARRIVE, WORD_ACT_LEAVE, WORD_DX_ARRIVE, WORD_DX_LEAVE,
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
     WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN, WORD_ROWS,
-    WORD_ROUTES, WORD_NARROW, WORD_WIDEN,
+    WORD_ROUTES, WORD_NARROW, WORD_WIDEN, WORD_LOAN_ARRIVE, WORD_LOAN_LEAVE, WORD_GRAD_ARRIVE, WORD_GRAD_LEAVE,
     WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
@@ -34,13 +34,15 @@ static uint32_t word_of_move(const struct ox_task *task) {
     }
     static const uint8_t words[OX_MOVE_COUNT][OX_LANE_COUNT] = {
         [OX_MOVE_WEIGHTS] = {[OX_LANE_NVME_READ] = WORD_READ, [OX_LANE_H2D] = WORD_UPLOAD,
-                             [OX_LANE_LINK] = WORD_GATHER},
+                             [OX_LANE_LINK] = WORD_GATHER,
+                             [OX_LANE_LINK_IN] = WORD_LOAN_ARRIVE, [OX_LANE_LINK_OUT] = WORD_LOAN_LEAVE},
         [OX_MOVE_PLANES] = {[OX_LANE_D2H] = WORD_DOWNLOAD, [OX_LANE_H2D] = WORD_REFRESH},
         [OX_MOVE_ACT] = {[OX_LANE_D2H] = WORD_ACT_SAVE, [OX_LANE_NVME_WRITE] = WORD_ACT_WRITE,
                          [OX_LANE_NVME_READ] = WORD_ACT_READ, [OX_LANE_H2D] = WORD_ACT_LOAD},
         [OX_MOVE_GRAD] = {[OX_LANE_D2H] = WORD_GRAD_SAVE, [OX_LANE_NVME_WRITE] = WORD_GRAD_WRITE,
                           [OX_LANE_NVME_READ] = WORD_GRAD_READ, [OX_LANE_H2D] = WORD_GRAD_LOAD,
-                          [OX_LANE_LINK] = WORD_EXCHANGE},
+                          [OX_LANE_LINK] = WORD_EXCHANGE,
+                          [OX_LANE_LINK_IN] = WORD_GRAD_ARRIVE, [OX_LANE_LINK_OUT] = WORD_GRAD_LEAVE},
         [OX_MOVE_BATCH] = {[OX_LANE_H2D] = WORD_BATCH},
         [OX_MOVE_LOSSES] = {[OX_LANE_D2H] = WORD_LOSS, [OX_LANE_LINK] = WORD_LOSS_GATHER,
                             [OX_LANE_H2D] = WORD_LOAD_RETURN},
@@ -99,7 +101,8 @@ const char *ox_task_word_name(uint32_t word) {
         "download",  "adam",      "refresh",    "dev-adam",  "nonfinite",   "loss",      "written",  "commit",
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
-        "adam-state", "load-return", "rows", "routes", "narrow", "widen"};
+        "adam-state", "load-return", "rows", "routes", "narrow", "widen",
+        "loan-arrive", "loan-leave", "grad-arrive", "grad-leave"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }

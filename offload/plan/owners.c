@@ -52,10 +52,12 @@ static uint32_t list_parts(const struct ox_plan_model *model, struct part *out) 
     return count;
 }
 
+/* A unit belongs to where it is used first: a head borrows the table of the embedding. */
 static void give(const struct ox_plan_model *model, struct part part, uint32_t at, uint32_t *out) {
     for (uint32_t i = part.first; i < part.past; i++) {
         for (uint32_t k = 0; k < model->stages[i].unit_count; k++) {
-            out[model->stages[i].units[k].unit_idx] = at;
+            const uint32_t unit_idx = model->stages[i].units[k].unit_idx;
+            out[unit_idx] = model->units[unit_idx].stage_idx == i ? at : out[unit_idx];
         }
     }
 }
@@ -200,10 +202,12 @@ static enum ox_status check_stage(const struct ox_plan_model *model, const struc
     const struct ox_plan_stage *const stage = &model->stages[stage_idx];
     const uint32_t owner = ox_plan_owner(ranks, stage->units[0].unit_idx);
     for (uint32_t k = 1; k < stage->unit_count; k++) {
-        if (ox_plan_owner(ranks, stage->units[k].unit_idx) != owner) {
-            return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: stage %u of %u computes with units of two ranks, as a "
-                           "head does whose table is the embedding's; use vertical", ox_pipe_schedule_name(schedule),
-                           stage_idx, model->stage_count);
+        const uint32_t unit_idx = stage->units[k].unit_idx;
+        const bool borrows = stage->kind == OX_PLAN_HEAD && model->units[unit_idx].stage_idx == 0 &&
+                             schedule != OX_PIPE_VERTICAL;
+        if (ox_plan_owner(ranks, unit_idx) != owner && !borrows) {
+            return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: stage %u of %u computes with units of two ranks; let "
+                           "one rank have both", ox_pipe_schedule_name(schedule), stage_idx, model->stage_count);
         }
     }
     if ((stage->starts_back > 0 || stage->routed_back > 0) &&
@@ -247,8 +251,8 @@ static enum ox_status check_schedule(const struct ox_plan_model *model, const st
     }
     const bool turns = placement->schedule == OX_PIPE_INTERLEAVED;
     if (!has_runs(model, ranks, turns && placement->chunks > 1 ? placement->chunks : 1)) {
-        return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: the stages of a rank do not follow each other, as where "
-                       "the head's table is the embedding's, which one rank has; use vertical", name);
+        return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: the stages of a rank do not follow each other; use "
+                       "vertical", name);
     }
     if (!has_even_work(ranks)) {
         return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: %u micro-batches in %u sum groups do not divide evenly "

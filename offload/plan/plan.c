@@ -89,6 +89,18 @@ static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input) {
     return gather_bytes(ox_plan_pipe(input), own, all);
 }
 
+uint32_t ox_plan_borrower(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t last = input->model.stage_count - 1;
+    const struct ox_plan_stage *const head = &input->model.stages[last];
+    for (uint32_t k = 1; k < head->unit_count && head->kind == OX_PLAN_HEAD; k++) {
+        if (head->units[k].unit_idx == unit_idx &&
+            ox_plan_owner(&input->ranks, unit_idx) != ox_plan_stage_owner(input, last)) {
+            return ox_plan_stage_owner(input, last);
+        }
+    }
+    return OX_NONE;
+}
+
 /* Reports of the rank's groups of rows, of all of its micro-batches. */
 static uint64_t own_reports_bytes(const struct ox_plan_input *input) {
     return (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input) * ox_plan_report_bytes(&input->model);
@@ -362,10 +374,22 @@ static uint64_t outside_bytes(const struct ox_plan_stage *stage, const struct ox
     return leaves != is_gradient ? stage->output_bytes : stage->input_bytes;
 }
 
+/* Bytes of a unit on loan, and of what the head's rank has summed of its gradient. */
+static uint64_t loan_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    const struct ox_sums sums = ox_plan_sums(input);
+    return task->move == OX_MOVE_WEIGHTS ? ox_plan_whole_weight_bytes(input, task->unit_idx)
+                                         : ox_sums_part_count(&sums) * sizeof(float) *
+                                               input->model.grads[task->grad_idx].elem_count;
+}
+
 uint64_t ox_plan_move_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_model *const model = &input->model;
+    const bool between = task->lane == OX_LANE_LINK_IN || task->lane == OX_LANE_LINK_OUT;
     const bool of_drives = task->lane == OX_LANE_NVME_READ || task->lane == OX_LANE_NVME_WRITE;
     OX_ASSERT(task->kind == OX_TASK_MOVE && task->lane != OX_LANE_LINK);
+    if (between && (task->move == OX_MOVE_WEIGHTS || task->move == OX_MOVE_GRAD)) {
+        return loan_bytes(input, task);
+    }
     switch ((enum ox_move)task->move) {
     case OX_MOVE_WEIGHTS:
     case OX_MOVE_PLANES:
@@ -524,7 +548,7 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     const uint64_t passes = scratch->of_pipe ? scratch->visit_cap : 0;
     scratch->times.begin = place(memory, passes, sizeof(uint64_t));
     scratch->times.end = place(memory, passes, sizeof(uint64_t));
-    scratch->arrivals = place(memory, passes, sizeof *scratch->arrivals);
+    scratch->arrivals = place(memory, passes > 0 ? passes + OX_STAGE_UNITS_MAX : 0, sizeof *scratch->arrivals);
     scratch->arrived = place(memory, passes, sizeof(uint32_t));
     scratch->arrived_dx = place(memory, passes, sizeof(uint32_t));
 }
@@ -607,7 +631,8 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
     const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 4) + units + 1 : 0;
-    const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 : 0; /* and what brings them */
+    const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 + 2 * OX_STAGE_UNITS_MAX
+                                                                : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
         micro_batches * (stages * 6 + uses * 12 + 1 + routes + 2 * borders + 2 * cuts) + units * 9 + folds + gathers +

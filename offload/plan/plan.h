@@ -75,11 +75,13 @@ enum ox_task_kind {
  * part of the model has no source, because neither is a buffer; what leaves for another part has no target. */
 enum ox_move {
     OX_MOVE_WEIGHTS,   /* planes of a unit, or of the rank's slice of it, to where compute reads them; link: those
-                          of the whole unit, from the slices of all ranks                            */
+                          of the whole unit, from the slices of all ranks; link.in and link.out: of a whole unit that
+                          a head has on loan (ox_plan_borrower)                                      */
     OX_MOVE_PLANES,    /* planes of a unit that lives on the device, to its optimizer on the host and back */
     OX_MOVE_ACT,       /* activation checkpoint: the input of a stage                                */
     OX_MOVE_GRAD,      /* partial or finished sum; link: a part of each rank's sum, or of each copy's, cut into
-                          slices, to the ranks whose slices they are, or the finished sum of all slices */
+                          slices, to the ranks whose slices they are, or the finished sum of all slices; link.in and
+                          link.out: the rank's sum of one on loan, to where the unit is              */
     OX_MOVE_BATCH,     /* tokens of a micro-batch                                                    */
     OX_MOVE_LOSSES,    /* reports of the rank's micro-batches; link: those of all ranks, which h2d brings back
                           where backward reads what they say                                         */
@@ -206,7 +208,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 50 };
+enum { OX_TASK_WORD_COUNT = 54 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -522,6 +524,10 @@ static inline uint32_t ox_plan_stage_owner(const struct ox_plan_input *input, ui
 static inline bool ox_plan_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
     return ox_plan_holds(input, input->model.stages[stage_idx].units[0].unit_idx);
 }
+/* The coordinate whose head computes with a unit of another one, as where its table is that of the embedding, which has
+ * it; OX_NONE: none does. The unit is on loan then: in every step the head's rank gets it whole, from the rank of the
+ * same micro-batches, before its first head, and gives what it has summed of its gradient back behind its last. */
+uint32_t ox_plan_borrower(const struct ox_plan_input *input, uint32_t unit_idx);
 /* How many ranks hold a unit together, each a slice of it; and how many such copies of it there are. */
 static inline uint32_t ox_plan_holders(const struct ox_plan_input *input) {
     return ox_plan_mesh(input).size[OX_AXIS_SHARD];

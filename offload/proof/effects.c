@@ -65,10 +65,10 @@ static const struct rule rules[OX_TASK_KIND_COUNT] = {
     [OX_TASK_COMMIT] = {ON_ADAM, OF_STEP, false, true, true},
 };
 static const struct rule move_rules[OX_MOVE_COUNT] = {
-    [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D | ON_LINK, OF_UNIT, false, false, false},
+    [OX_MOVE_WEIGHTS] = {ON_READ | ON_H2D | ON_LINK | BETWEEN_RANKS, OF_UNIT, false, false, false},
     [OX_MOVE_PLANES] = {ON_D2H | ON_H2D, OF_UNIT, false, true, true},
     [OX_MOVE_ACT] = {ON_ALL_ROUTES, OF_STAGE, true, true, false},
-    [OX_MOVE_GRAD] = {ON_ALL_ROUTES | ON_LINK, OF_GRADIENT, false, true, false},
+    [OX_MOVE_GRAD] = {ON_ALL_ROUTES | ON_LINK | BETWEEN_RANKS, OF_GRADIENT, false, true, false},
     [OX_MOVE_BATCH] = {ON_H2D, OF_STEP, true, false, false},
     [OX_MOVE_LOSSES] = {ON_D2H | ON_H2D | ON_LINK, OF_STEP, false, false, false},
     [OX_MOVE_PARTIALS] = {ON_D2H | ON_LINK, OF_UNIT, false, true, false},
@@ -136,10 +136,12 @@ static bool is_between_ranks(const struct ox_task *task) {
 }
 
 /* Whether the rank has the unit, gradient or stage that the task is about; what goes between ranks names a stage of one
- * of the two. */
+ * of the two, or a unit on loan, whose sum the head's rank also adds up. */
 static bool is_own(const struct effects *e) {
     const struct ox_task *const task = e->task;
-    return (task->unit_idx >= e->plan->unit_count || ox_proof_holds(e->in, task->unit_idx)) &&
+    const bool of_loan = is_between_ranks(task) || task->kind == OX_TASK_GRAD_FOLD;
+    return (task->unit_idx >= e->plan->unit_count || ox_proof_holds(e->in, task->unit_idx) ||
+            (of_loan && ox_proof_borrows(e->in, task->unit_idx))) &&
            (task->stage_idx >= e->plan->stage_count || is_between_ranks(task) ||
             ox_proof_computes(e->in, task->stage_idx));
 }
@@ -158,8 +160,8 @@ static bool fits_scope(const struct effects *e, enum scope scope) {
 static bool fits_asks(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const bool moves = task->kind == OX_TASK_MOVE, asks = task->asks_stage != OX_NONE;
-    const bool may = task->kind == OX_TASK_CAST ||
-                     (moves && task->move == OX_MOVE_WEIGHTS && task->lane != OX_LANE_LINK);
+    const bool may = task->kind == OX_TASK_CAST || (moves && task->move == OX_MOVE_WEIGHTS &&
+                                                    task->lane != OX_LANE_LINK && !is_between_ranks(task));
     const bool has_first = asks || task->kind == OX_TASK_FORWARD || (moves && task->move == OX_MOVE_ROUTES);
     const bool has_past = asks || (moves && task->move == OX_MOVE_ROUTES);
     return (!asks || (may && task->asks_stage < e->plan->stage_count && task->mb_first < task->mb_past)) &&
@@ -305,6 +307,7 @@ static void begin(struct effects *e) {
     memset(e->arrived_count, 0, sizeof e->arrived_count);
     memset(e->left_count, 0, sizeof e->left_count);
     memset(e->crossed, 0, CROSSED_KINDS * e->plan->stage_count * sizeof *e->crossed);
+    memset(e->loaned, 0, (e->plan->unit_count + e->plan->grad_count) * sizeof *e->loaned);
     e->device_count = counted_units(e);
     e->wrong = NULL;
     memset(e->traffic, 0, sizeof e->traffic);
@@ -401,6 +404,23 @@ bool ox_effects_crosses(const struct effects *e, bool is_gradient, bool leaves, 
     return leaves ? makes && !takes : takes && !makes;
 }
 
+/* Whether every unit on loan came or went once, and the sums of its gradients that the head's rank has. */
+static bool loans_are_over(const struct effects *e) {
+    const struct ox_plan_stage *const head = ox_proof_last_stage(e->in);
+    bool all = true;
+    for (uint32_t i = 0; i < e->plan->unit_count && all; i++) {
+        all = e->loaned[i] == (ox_proof_borrows(e->in, i) || ox_proof_lends(e->in, i) ? 1 : 0);
+    }
+    for (uint32_t i = 0; i < e->plan->grad_count && all; i++) {
+        bool goes = false;
+        for (uint32_t k = 0; k < head->unit_count && e->train; k++) {
+            goes = goes || (head->units[k].grad_idx == i && e->loaned[head->units[k].unit_idx] > 0);
+        }
+        all = e->loaned[e->plan->unit_count + i] == (goes ? 1 : 0);
+    }
+    return all;
+}
+
 bool ox_effects_exchanged(const struct effects *e) {
     const uint32_t at_input = ox_proof_input_arrives(e->in) ? e->plan->micro_batches : 0;
     const uint32_t at_output = ox_proof_output_leaves(e->in) ? e->plan->micro_batches : 0;
@@ -411,7 +431,7 @@ bool ox_effects_exchanged(const struct effects *e) {
         all = *ox_effects_crossed(e, is_gradient, leaves, stage_idx) ==
               (ox_effects_crosses(e, is_gradient, leaves, stage_idx) ? e->plan->micro_batches : 0);
     }
-    return all && e->arrived_count[0] == at_input && e->left_count[0] == at_output &&
+    return all && loans_are_over(e) && e->arrived_count[0] == at_input && e->left_count[0] == at_output &&
            e->arrived_count[1] == (e->train ? at_output : 0) && e->left_count[1] == (e->train ? at_input : 0);
 }
 
@@ -615,6 +635,7 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.reduced = e.updated == NULL ? NULL : e.updated + plan->unit_count;
     e.due = e.updated == NULL ? NULL : e.reduced + plan->unit_count;
     e.keeps = calloc(plan->stage_count, sizeof *e.keeps);
+    e.loaned = calloc((size_t)plan->unit_count + plan->grad_count, sizeof *e.loaned);
     e.crossed = calloc(CROSSED_KINDS * (size_t)plan->stage_count, sizeof *e.crossed);
     e.sum_steps = calloc(2 * (size_t)plan->micro_batches + 1, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->stage_count && e.keeps != NULL; i++) {
@@ -622,10 +643,11 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     }
     e.sum_step_count = e.sum_steps == NULL ? 0 : ox_proof_sum_steps(input, e.sum_steps);
     const bool room = e.sum_steps != NULL && e.held != NULL && e.only != NULL && e.largest_bytes != NULL &&
-                      e.updated != NULL && e.keeps != NULL && e.crossed != NULL;
+                      e.updated != NULL && e.keeps != NULL && e.crossed != NULL && e.loaned != NULL;
     const enum ox_status status =
         room ? check_all(&e) : ox_fail(OX_E_NOMEM, "plan checker: no memory for %u buffers", plan->buf_count);
     free(e.sum_steps);
+    free(e.loaned);
     free(e.crossed);
     free(e.keeps);
     free(e.updated);

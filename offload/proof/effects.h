@@ -93,6 +93,8 @@ struct effects {
                                                  came from other parts of the model, and went there */
     uint32_t *crossed; /* (4, stage_count): micro-batches of the input of a stage that came from another rank and went
                           to one, then of its gradient */
+    uint32_t *loaned;  /* (unit_count), then (grad_count): how often a unit on loan and the sum of a gradient of one
+                          came or went */
     uint32_t device_count;   /* units updated on the device */
     bool pooled;             /* of a pipeline: the loads of all ranks, where backward reads them */
     uint64_t traffic[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
@@ -250,6 +252,10 @@ void ox_effects_nonfinite(struct effects *e);
 void ox_effects_begin_transaction(struct effects *e);
 void ox_effects_written(struct effects *e);
 void ox_effects_commit(struct effects *e);
+
+/* Demands the planes of a unit where kernels read them: gathered, or on loan, or as they are, when lo may lie in the
+ * state (effects_tasks.c). */
+void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t unit_idx);
 
 /* Applies the current task to what buffers hold, in the current case (effects_tasks.c). */
 void ox_effects_follow(struct effects *e);

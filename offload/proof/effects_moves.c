@@ -130,6 +130,37 @@ static void move_outside(struct effects *e, struct route route, uint32_t stage_i
     ox_effects_count(e, route.link, OX_TRAFFIC_ACTIVATIONS, ox_effects_bytes(e, content, false));
 }
 
+/* A unit on loan goes to the head's rank as compute reads it, and comes whole; the head's rank gives what it has summed
+ * of its gradient, which the other goes on with as if it were its own. Both once in a step, between ranks of the same
+ * micro-batches. */
+static void lend(struct effects *e, uint32_t unit_idx) {
+    const bool leaves = e->task->lane == OX_LANE_LINK_OUT, is_gradient = e->task->move == OX_MOVE_GRAD;
+    const bool borrows = ox_proof_borrows(e->in, unit_idx);
+    const enum ox_tier compute = ox_effects_compute_tier(e);
+    const uint32_t grad_idx = e->task->grad_idx;
+    const uint32_t other = borrows ? ox_proof_owner(e->in, unit_idx) : ox_proof_borrower(e->in, unit_idx);
+    uint32_t *const loaned = &e->loaned[is_gradient ? e->plan->unit_count + grad_idx : unit_idx];
+    if ((!borrows && !ox_proof_lends(e->in, unit_idx)) || leaves != (borrows == is_gradient) ||
+        (*loaned)++ > 0 || e->task->last != is_gradient || e->task->slot != 0) {
+        ox_effects_reject(e, "moves what is not on loan, or twice, or the other way");
+        return;
+    }
+    if (e->task->peer != other * ox_proof_ranks(e->in) + ox_proof_rank_of(e->in)) {
+        ox_effects_reject(e, "goes to another rank than that which waits for it");
+    }
+    const struct ox_content content = is_gradient ? ox_content_own_sum(e, grad_idx)
+                                                  : ox_content(GATHERED, unit_idx, 0);
+    if (!leaves) {
+        ox_effects_fill(e, OX_USE_TARGET, compute, content);
+    } else if (is_gradient) {
+        ox_effects_need(e, OX_USE_SOURCE, compute, content);
+    } else {
+        ox_effects_need_planes(e, OX_USE_SOURCE, unit_idx);
+    }
+    ox_effects_count(e, leaves ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN,
+                     is_gradient ? OX_TRAFFIC_GRADS : OX_TRAFFIC_WEIGHTS, ox_effects_bytes(e, content, false));
+}
+
 /* The input of a stage, or its gradient, comes from another rank or goes to one, in ascending order of micro-batches at
  * each stage. What arrives may wait in host memory, as an activation checkpoint does; what is made leaves from where it
  * was made. */
@@ -411,7 +442,11 @@ void ox_effects_move(struct effects *e, uint32_t unit_idx) {
         return;
     }
     if (e->task->lane == OX_LANE_LINK_IN || e->task->lane == OX_LANE_LINK_OUT) {
-        transfer(e, e->task->stage_idx);
+        if (e->task->move == OX_MOVE_WEIGHTS || e->task->move == OX_MOVE_GRAD) {
+            lend(e, unit_idx);
+        } else {
+            transfer(e, e->task->stage_idx);
+        }
         return;
     }
     switch ((enum ox_move)e->task->move) {

@@ -3,14 +3,13 @@
 
 /* ---- what several kinds of tasks need --------------------------------------------------------------- */
 
-/* Demands the planes of a unit where its kernels read them: gathered, or as they are, when lo may lie in the state. */
-static void need_planes(struct effects *e, uint32_t unit_idx) {
+void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t unit_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    if (ox_proof_divides(e->in)) {
-        ox_effects_need(e, OX_USE_WEIGHTS, tier, ox_content(GATHERED, unit_idx, 0));
+    if (ox_proof_divides(e->in) || ox_proof_borrows(e->in, unit_idx)) {
+        ox_effects_need(e, role, tier, ox_content(GATHERED, unit_idx, 0));
         return;
     }
-    ox_effects_need(e, OX_USE_WEIGHTS, tier, ox_content(PLANES, unit_idx, CURRENT));
+    ox_effects_need(e, role, tier, ox_content(PLANES, unit_idx, CURRENT));
     if (ox_proof_homes(e->in, unit_idx)->weights == tier && ox_proof_lo_in_state(e->in, unit_idx)) {
         ox_effects_need(e, OX_USE_STATE, tier, ox_content(STATE, unit_idx, CURRENT));
     }
@@ -23,7 +22,7 @@ static void need_weights(struct effects *e, const struct ox_plan_stage *stage, b
         if (cast) {
             ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
         } else {
-            need_planes(e, unit_idx);
+            ox_effects_need_planes(e, OX_USE_WEIGHTS, unit_idx);
         }
     }
     e->nth = 0;
@@ -422,7 +421,7 @@ void ox_effects_follow(struct effects *e) {
         if (e->in->model.precision->cast_bytes == 0) {
             ox_effects_reject(e, "casts planes that compute reads as they are");
         }
-        need_planes(e, unit_idx);
+        ox_effects_need_planes(e, OX_USE_WEIGHTS, unit_idx);
         ox_effects_asks(e);
         ox_effects_fill(e, OX_USE_CAST, tier, ox_content(CAST, unit_idx, 0));
         break;

@@ -147,7 +147,7 @@ static enum ox_status try_transfer(const struct joint *joint, struct player *pla
     const int lane = task->lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
     const uint32_t other = next_between(peer, lane, player->rank_idx);
     if (other == peer->plan->task_count || !same_task(task, &peer->plan->tasks[other]) ||
-        player->in->model.stages[task->stage_idx].input_bytes != peer->in->model.stages[task->stage_idx].input_bytes) {
+        task->bytes != peer->plan->tasks[other].bytes) {
         return ox_proof_fault(player->plan, task_idx, "is not what the other rank sends or receives next");
     }
     if (is_ready(peer, other)) {

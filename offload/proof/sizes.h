@@ -50,6 +50,23 @@ static inline bool ox_proof_holds(const struct ox_plan_input *input, uint32_t un
 static inline bool ox_proof_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
     return ox_proof_stage_owner(input, stage_idx) == input->ranks.idx / ox_proof_ranks(input);
 }
+/* The coordinate whose head computes with a unit that another one has, which gets it on loan in every step; OX_NONE:
+ * none does. And whether the rank gets the unit or gives it. */
+static inline uint32_t ox_proof_borrower(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t last = input->model.stage_count - 1, at = ox_proof_stage_owner(input, last);
+    const struct ox_plan_stage *const head = &input->model.stages[last];
+    bool has = false;
+    for (uint32_t k = 0; k < head->unit_count; k++) {
+        has = has || head->units[k].unit_idx == unit_idx;
+    }
+    return has && ox_proof_owner(input, unit_idx) != at ? at : OX_NONE;
+}
+static inline bool ox_proof_borrows(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_borrower(input, unit_idx) == input->ranks.idx / ox_proof_ranks(input);
+}
+static inline bool ox_proof_lends(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_holds(input, unit_idx) && ox_proof_borrower(input, unit_idx) != OX_NONE;
+}
 /* Whether the rank updates the unit: it holds it, and the unit is trained. */
 static inline bool ox_proof_updates(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.units[unit_idx].trained && ox_proof_holds(input, unit_idx);

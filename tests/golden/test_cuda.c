@@ -114,6 +114,7 @@ static void check_ranks(const struct cuda_kit *kit, const char *name, size_t cou
     run.pipe = 2;
     for (int k = 0; k < 2; k++) {
         run.ranks = 2 + 2 * (uint32_t)k;
+        run.schedule = k == 0 ? OX_PIPE_1F1B : OX_PIPE_VERTICAL; /* the head's rank has the table on loan, or has it */
         golden_train(&golden, &run, k == 0 ? &harness_in_memory : &harness_places[2], FEW_STEPS, &outcome);
         outcome_check_same(k == 0 ? "a pipeline of 2 ranks on one device" : "one of 2 times 2, in three tiers",
                            &expected, &outcome);

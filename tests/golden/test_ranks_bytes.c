@@ -15,7 +15,7 @@ static const char model_config[] =
     "\"n_inner\": 7616, \"n_layer\": 2, \"n_positions\": 130, \"vocab_size\": 126, "
     "\"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"tie_word_embeddings\": false}";
 
-enum { CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4 };
+enum { VOCAB = 126, CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4 };
 
 /* The endpoints of the engine that was opened last. */
 static struct ox_comm *endpoints[RANKS_MAX];
@@ -171,7 +171,9 @@ static const struct harness_place on_host = {
 /* What all ranks receive in a step, and send, of D data ranks for each of p coordinates: gathers of weights and
  * exchanges of gradients are those of D ranks without a pipeline, as each unit has one coordinate. Of the norm each
  * rank gets 8 bytes for each unit of other coordinates, and the losses come from those that have the head. Activations
- * of e bytes cross each border between stages of two coordinates once per micro-batch, their gradients back. */
+ * of e bytes cross each border between stages of two coordinates once per micro-batch, their gradients back. Where the
+ * head's table is the embedding's, each rank of the head gets that unit from the other coordinate and gives what it has
+ * summed of the table's gradient, which is exchanged there as another gradient. */
 static void check_pipe_step(const struct harness *harness, const struct harness_run *run, uint64_t borders,
                             const struct ox_step_result *result) {
     const uint64_t pipe = run->pipe, data = run->ranks / pipe, micro_batches = run->micro_batches;
@@ -183,11 +185,13 @@ static void check_pipe_step(const struct harness *harness, const struct harness_
     const uint64_t passes = run->schedule == OX_PIPE_VERTICAL ? 1 : micro_batches / data; /* each micro-batch alone */
     const uint64_t other = all / CHUNK * 8 * (data - 1) + 8 * harness->model->unit_count * (pipe - 1) * data +
                            8 * micro_batches * (run->ranks - 1);
+    const uint64_t table = harness->model->config.tied ? harness->model->units[0].elem_count : 0;
+    const uint64_t summed = table > 0 ? (VOCAB * HIDDEN + CHUNK - 1) / CHUNK * CHUNK : 0; /* of it by the head */
     const int links[] = {OX_LINK_PEER_IN, OX_LINK_PEER_OUT};
     for (int i = 0; i < 2; i++) {
         const uint64_t *const crossed = result->traffic[links[i]];
-        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == passes * 4 * (all + blocks) * (data - 1));
-        CHECK(crossed[OX_TRAFFIC_GRADS] == 4 * all * (data - 1));
+        CHECK(crossed[OX_TRAFFIC_WEIGHTS] == passes * 4 * (all + blocks) * (data - 1) + 4 * table * data);
+        CHECK(crossed[OX_TRAFFIC_GRADS] == 4 * (all + summed) * (data - 1) + 4 * summed * data);
         CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == 2 * borders * micro_batches * 4 * SEQ * HIDDEN);
         CHECK(crossed[OX_TRAFFIC_OTHER] == other);
     }
@@ -217,11 +221,15 @@ static void check_pipe_memory(const struct harness *harness, const struct harnes
         const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
         uint64_t held = 0, bytes = 0;
         for (uint32_t i = 0; i < harness->model->unit_count; i++) {
-            held += ox_plan_holds(&plan->input, i) ? harness->model->units[i].elem_count / data : 0;
+            const uint64_t chunks = harness->model->units[i].elem_count / CHUNK, each = (chunks + data - 1) / data;
+            const uint64_t before = ox_min_u64(rank % data * each, chunks);
+            held += ox_plan_holds(&plan->input, i) ? CHUNK * ox_min_u64(each, chunks - before) : 0;
         }
         for (uint32_t i = 0; i < plan->train->buf_count; i++) {
             const struct ox_buf *const buf = &plan->train->bufs[i];
-            bytes += buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE) ? buf->bytes : 0;
+            const bool is_home = buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE);
+            const bool has = is_home && plan->table.shards[buf->unit_idx].elem_count > 0; /* an empty one has a page */
+            bytes += has ? buf->bytes : 0;
         }
         CHECK(bytes == 12 * held);
         for (uint32_t stage = 1; stage + 1 < STAGES; stage++) {
@@ -260,8 +268,10 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
 }
 
 int main(void) {
-    char config[512];
+    char config[512], tied[512], text[sizeof model_config];
     snprintf(config, sizeof config, "%s", files_write_text("config.json", model_config));
+    snprintf(text, sizeof text, "%.*s true}", (int)(sizeof model_config - sizeof " false}"), model_config);
+    snprintf(tied, sizeof tied, "%s", files_write_text("tied.json", text));
     for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
         for (int sharding = 0; sharding < OX_SHARDING_COUNT; sharding++) {
             for (uint32_t i = 0; i < 4; i++) {
@@ -282,6 +292,11 @@ int main(void) {
         check_pipe(config, 2, 1, (enum ox_pipe_schedule)schedule);
         check_pipe(config, 3, 1, (enum ox_pipe_schedule)schedule);
         check_pipe(config, 2, 2, (enum ox_pipe_schedule)schedule);
+        if (schedule != OX_PIPE_VERTICAL) { /* which has embedding and head on one rank */
+            check_pipe(tied, 2, 1, (enum ox_pipe_schedule)schedule);
+            check_pipe(tied, 3, 1, (enum ox_pipe_schedule)schedule);
+            check_pipe(tied, 2, 2, (enum ox_pipe_schedule)schedule);
+        }
     }
     return test_end();
 }

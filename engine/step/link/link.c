@@ -531,31 +531,61 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
 
 /* ---- a pipeline ------------------------------------------------------------------------------------------ */
 
-/* Sends activations or their gradient to another rank of the pipeline, or receives them. Both sides name the stage
- * whose input it is, and the micro-batch by its number in the step. */
-static enum ox_status transfer(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+/* Sends bytes at the task's source to another rank of the pipeline, or receives them at its target. */
+static enum ox_status pass_bytes(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                                 unsigned char *at, uint64_t bytes, const char *what) {
     const struct ox_rank_group group = ox_plan_group(&rank->plan->input, OX_AXIS_PIPE);
     const bool sends = task->lane == OX_LANE_LINK_OUT;
-    const enum ox_use_role role = sends ? OX_USE_SOURCE : OX_USE_TARGET;
-    const struct ox_buf *const buf = &plan->bufs[task->uses[ox_task_find_use(task, role)].buf_idx];
-    const bool on_host = rank->config.budget.unified || buf->tier == OX_TIER_HOST;
+    const int use = ox_task_find_use(task, sends ? OX_USE_SOURCE : OX_USE_TARGET);
+    const bool on_host = rank->config.budget.unified || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_HOST;
     const uint32_t peer = (task->peer - group.first) / group.stride;
-    char what[OX_COMM_WHAT_BYTES];
-    snprintf(what, sizeof what, "%s stage %u, micro-batch %u",
-             task->move == OX_MOVE_OUTSIDE_ACT ? "activations of" : "gradient of the input of", task->stage_idx,
-             rank->loss_first + task->mb_idx);
     OX_ASSERT(ox_rank_group_member(&group, peer) == task->peer && peer != group.idx);
     const enum ox_status status =
         sends ? ox_comm_send(rank->pipe, &(struct ox_comm_send){
-                    .peer = peer, .source = view(rank, plan, task, role).ptr, .bytes = task->bytes, .on_host = on_host,
-                    .what = what})
+                    .peer = peer, .source = at, .bytes = bytes, .on_host = on_host, .what = what})
               : ox_comm_recv(rank->pipe, &(struct ox_comm_recv){
-                    .peer = peer, .target = view(rank, plan, task, role).ptr, .bytes = task->bytes, .on_host = on_host,
-                    .what = what});
+                    .peer = peer, .target = at, .bytes = bytes, .on_host = on_host, .what = what});
     if (status == OX_OK) {
-        ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, task->bytes);
+        ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, ox_task_traffic(task), bytes);
     }
     return status;
+}
+
+/* The planes of a unit on loan, [hi | lo] where they arrive; where they leave, lo may be at the front of the state. */
+static enum ox_status lend(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                           unsigned char *hi) {
+    unsigned char *const state = view(rank, plan, task, OX_USE_STATE).ptr;
+    const uint64_t plane = ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES;
+    char what[OX_COMM_WHAT_BYTES];
+    snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
+    enum ox_status status = pass_bytes(rank, plan, task, hi, plane, what);
+    if (ox_rank_rules(rank, task->unit_idx)->lo_travels) {
+        OX_THEN(status, pass_bytes(rank, plan, task, state != NULL ? state : hi + plane, plane, what));
+    }
+    if (status == OX_OK && task->lane == OX_LANE_LINK_IN) {
+        const uint32_t buf_idx = task->uses[ox_task_find_use(task, OX_USE_TARGET)].buf_idx;
+        ox_guard_gathered(rank, buf_idx, hi, plan->bufs[buf_idx].bytes);
+    }
+    return status;
+}
+
+/* Sends activations, their gradient or what is on loan to another rank of the pipeline, or receives it. Both sides name
+ * the stage whose input it is, and the micro-batch by its number in the step. */
+static enum ox_status transfer(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {
+    unsigned char *const at =
+        view(rank, plan, task, task->lane == OX_LANE_LINK_OUT ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
+    char what[OX_COMM_WHAT_BYTES];
+    if (task->move == OX_MOVE_WEIGHTS) {
+        return lend(rank, plan, task, at);
+    }
+    if (task->move == OX_MOVE_GRAD) {
+        snprintf(what, sizeof what, "gradient %u", task->grad_idx);
+    } else {
+        snprintf(what, sizeof what, "%s stage %u, micro-batch %u",
+                 task->move == OX_MOVE_OUTSIDE_ACT ? "activations of" : "gradient of the input of", task->stage_idx,
+                 rank->loss_first + task->mb_idx);
+    }
+    return pass_bytes(rank, plan, task, at, task->bytes, what);
 }
 
 enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task) {

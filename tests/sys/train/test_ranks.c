@@ -87,7 +87,7 @@ static void run_family(const struct family *family, int first) {
     const bool frozen = strstr(family->words, "--freeze") != NULL; /* a rank without anything to train is refused */
     for (int i = 0; i < PIPE_COUNT; i++) {
         const bool many = strstr(pipes[i], "pp=4") != NULL, vertical = strstr(pipes[i], "schedule") == NULL;
-        if (vertical && !(many && frozen) && (all || test_takes((unsigned)(i + first), QUICK))) {
+        if (!(many && frozen) && (all || test_takes((unsigned)(i + first), vertical ? QUICK : 2 * QUICK))) {
             try_pipe(family, i, first + i, &expected);
         }
     }

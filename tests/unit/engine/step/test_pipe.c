@@ -85,16 +85,14 @@ static struct harness_run run_of(const struct golden *golden, const struct mesh 
     return run;
 }
 
-/* Whether each coordinate has as many runs of stages as the order asks for, in a row: with one table for embedding and
- * head, which are on one coordinate, only `vertical` has that. */
+/* Whether each coordinate has as many runs of stages as the order asks for. */
 static bool divides(const struct golden *golden, const struct mesh *mesh, const struct order *order) {
     const struct harness_run run = run_of(golden, mesh, order);
     struct ox_hf_folder *folder = NULL;
     REQUIRE_OK(ox_hf_open(run.model_folder, false, &folder));
     const struct ox_model *const model = ox_hf_model(folder);
-    const bool tied = model->table.unit_idx == model->stages[0];
     const uint32_t parts = model->block_count + 2; /* a block's experts are where it is */
-    const bool can = parts >= mesh->pipe * order->chunks && (!tied || order->schedule == OX_PIPE_VERTICAL);
+    const bool can = parts >= mesh->pipe * order->chunks;
     ox_hf_close(&folder);
     return can;
 }
