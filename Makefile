@@ -186,7 +186,8 @@ NVCC_FLAGS := -std=c++17 -O3 -I. -lineinfo -Xcompiler -fPIC,-Wall,-Wextra,-Werro
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) \
               -gencode arch=compute_120,code=compute_120 -Werror all-warnings -Xptxas -v
 # The optimizer must give the bits of the CPU, so nvcc may not fuse a multiplication and an addition here.
-NVCC_FLAGS_adam := -fmad=false
+NVCC_FLAGS_optim/adam := -fmad=false
+NVCC_FLAGS_optim/muon := -fmad=false
 NVCC_FLAGS_planes := -fmad=false
 # The plugin reports which GPUs it has code for; tests/unit/kernels/test_cuda_build.c compares that with its contents.
 BUILT_FOR := $(CUDA_ARCHS:%=sm_%) compute_120

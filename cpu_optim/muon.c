@@ -3,6 +3,7 @@
 #include "cpu_optim/muon_product.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/optim_element.h"
 
 #include <math.h>
@@ -14,37 +15,50 @@
 #define OX_MUON_PRODUCT ox_muon_product_scalar
 #include "cpu_optim/muon_body.inc"
 
-/* The quintic's coefficients, which make its slope at zero as steep as they can, and the least norm, of the authors. */
-static const float coefficients[] = {3.4445f, -4.7750f, 2.0315f};
-static const double least_norm = 1e-7;
+/* They make the slope of the quintic at zero as steep as it can be. */
+const float ox_muon_factors[] = {3.4445f, -4.7750f, 2.0315f};
+static const double least_norm = 1e-7; /* of the authors */
 
 /* The matrix as it is iterated: with no more rows than columns. */
 static struct ox_matrix wide(struct ox_matrix matrix) {
     return matrix.rows <= matrix.cols ? matrix : (struct ox_matrix){matrix.cols, matrix.rows};
 }
 
-uint64_t ox_muon_scratch_floats(struct ox_matrix matrix) {
+uint64_t ox_muon_iterated_floats(struct ox_matrix matrix) {
     const struct ox_matrix at = wide(matrix);
-    return 4 * at.rows * at.cols + 2 * at.rows * at.rows; /* momentum, direction, two of the iterations, two squares */
+    return 2 * at.rows * at.cols + 2 * at.rows * at.rows; /* two matrices that take turns, two squares */
+}
+
+uint64_t ox_muon_scratch_floats(struct ox_matrix matrix, bool elsewhere) {
+    const uint64_t count = matrix.rows * matrix.cols;
+    return 2 * count + (elsewhere ? count : ox_muon_iterated_floats(matrix)); /* before: momentum and direction */
 }
 
 double ox_muon_flops(const struct ox_muon *muon, struct ox_matrix matrix) {
     const struct ox_matrix at = wide(matrix);
     const double m = (double)at.rows, n = (double)at.cols;
-    return muon->iterations * (4.0 * m * m * n + 2.0 * m * m * m);
+    return muon->iterations * (3.0 * m * m * n + m * m * m); /* the squares are symmetric: half of each is computed */
 }
 
 /* ---- products on all threads ---- */
 
+enum { ITEM_ROWS = 128, BLOCK = 32 };
+
 struct product_run {
     const struct ox_muon_product *product;
-    uint64_t rows;
+    uint64_t rows, item_rows;
     enum ox_isa isa;
 };
 
-static void run_share(void *context, uint32_t idx, uint32_t count) {
+static struct ox_range item_rows(const struct product_run *run, uint32_t item) {
+    const uint64_t begin = item * run->item_rows;
+    return (struct ox_range){begin, ox_min_u64(begin + run->item_rows, run->rows)};
+}
+
+static void run_item(void *context, uint32_t item, uint32_t thread) {
     const struct product_run *const run = context;
-    const struct ox_range part = ox_pool_range(run->rows, 1, idx, count);
+    const struct ox_range part = item_rows(run, item);
+    (void)thread;
     switch (run->isa) {
 #if defined(__x86_64__)
     case OX_ISA_AVX2:
@@ -59,13 +73,32 @@ static void run_share(void *context, uint32_t idx, uint32_t count) {
     }
 }
 
+/* Copies what lies above the diagonal below it. */
+static void mirror_item(void *context, uint32_t item, uint32_t thread) {
+    const struct product_run *const run = context;
+    const struct ox_range part = item_rows(run, item);
+    float *const out = run->product->out;
+    (void)thread;
+    for (uint64_t col = 0; col < part.end; col += BLOCK) {
+        for (uint64_t i = ox_max_u64(part.begin, col + 1); i < part.end; i++) {
+            for (uint64_t j = col; j < i && j < col + BLOCK; j++) {
+                out[i * run->rows + j] = out[j * run->rows + i];
+            }
+        }
+    }
+}
+
 static void multiply(struct ox_pool *pool, enum ox_isa isa, uint64_t rows, const struct ox_muon_product *product) {
-    struct product_run run = {.product = product, .rows = rows, .isa = isa};
-    ox_pool_run(pool, run_share, &run);
+    const uint64_t share = ox_align_up(ox_div_up(rows, ox_pool_size(pool)), OX_MUON_ROWS);
+    struct product_run run = {.product = product, .rows = rows, .item_rows = ox_min_u64(share, ITEM_ROWS), .isa = isa};
+    const uint32_t items = (uint32_t)ox_div_up(rows, run.item_rows);
+    ox_pool_items(pool, items, run_item, &run); /* of a symmetric product the first ones are the longest */
+    if (product->symmetric) {
+        ox_pool_items(pool, items, mirror_item, &run);
+    }
 }
 
 static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out) {
-    enum { BLOCK = 32 };
     for (uint64_t row = 0; row < rows; row += BLOCK) {
         for (uint64_t col = 0; col < cols; col += BLOCK) {
             for (uint64_t i = row; i < rows && i < row + BLOCK; i++) {
@@ -77,12 +110,36 @@ static void transpose(const float *in, uint64_t rows, uint64_t cols, float *out)
     }
 }
 
-void ox_muon_orthogonalize(struct ox_pool *pool, enum ox_isa isa, uint32_t iterations, struct ox_matrix matrix,
-                           float *inout, float *scratch) {
-    const struct ox_matrix at = wide(matrix);
+void ox_muon_iterate(struct ox_pool *pool, enum ox_isa isa, uint32_t iterations, struct ox_matrix matrix, float *inout,
+                     float *scratch) {
+    const uint64_t rows = matrix.rows, cols = matrix.cols, count = rows * cols;
+    float *x = inout, *other = scratch, *const gram = other + count, *const square = gram + rows * rows;
+    OX_ASSERT(rows <= cols);
+    for (uint32_t k = 0; k < iterations; k++) {
+        transpose(x, rows, cols, other);
+        multiply(pool, isa, rows, &(struct ox_muon_product){.out = gram, .a = x, .b = other, .inner = cols,
+                                                            .cols = rows, .beta = 1.0f, .symmetric = true});
+        multiply(pool, isa, rows, &(struct ox_muon_product){.out = square, .a = gram, .b = gram, .d = gram,
+                                                            .inner = rows, .cols = rows, .alpha = ox_muon_factors[1],
+                                                            .beta = ox_muon_factors[2], .symmetric = true});
+        multiply(pool, isa, rows, &(struct ox_muon_product){.out = other, .a = square, .b = x, .d = x, .inner = rows,
+                                                            .cols = cols, .alpha = ox_muon_factors[0], .beta = 1.0f});
+        float *const swap = x;
+        x = other;
+        other = swap;
+    }
+    if (x != inout) {
+        memcpy(inout, x, count * sizeof *x);
+    }
+}
+
+/* Makes of a direction the one that has its singular vectors, with values near 1. */
+static enum ox_status orthogonalize(const struct ox_muon_job *job, float *inout, float *scratch) {
+    const struct ox_matrix matrix = job->matrix, at = wide(matrix);
     const bool turned = matrix.rows > matrix.cols;
     const uint64_t count = at.rows * at.cols;
-    float *x = scratch, *other = x + count, *const gram = other + count, *const square = gram + at.rows * at.rows;
+    float *const x = scratch;
+    enum ox_status status = OX_OK;
     double sum = 0.0;
     if (turned) {
         transpose(inout, matrix.rows, matrix.cols, x);
@@ -96,25 +153,17 @@ void ox_muon_orthogonalize(struct ox_pool *pool, enum ox_isa isa, uint32_t itera
     for (uint64_t i = 0; i < count; i++) {
         x[i] /= norm;
     }
-    for (uint32_t k = 0; k < iterations; k++) {
-        transpose(x, at.rows, at.cols, other);
-        multiply(pool, isa, at.rows, &(struct ox_muon_product){.out = gram, .a = x, .b = other, .inner = at.cols,
-                                                               .cols = at.rows, .beta = 1.0f});
-        multiply(pool, isa, at.rows, &(struct ox_muon_product){.out = square, .a = gram, .b = gram, .d = gram,
-                                                               .inner = at.rows, .cols = at.rows,
-                                                               .alpha = coefficients[1], .beta = coefficients[2]});
-        multiply(pool, isa, at.rows, &(struct ox_muon_product){.out = other, .a = square, .b = x, .d = x,
-                                                               .inner = at.rows, .cols = at.cols,
-                                                               .alpha = coefficients[0], .beta = 1.0f});
-        float *const swap = x;
-        x = other;
-        other = swap;
+    if (job->iterator.iterate != NULL) {
+        status = job->iterator.iterate(job->iterator.owner, at, x);
+    } else {
+        ox_muon_iterate(job->pool, job->isa, job->muon->iterations, at, x, x + count);
     }
     if (turned) {
         transpose(x, at.rows, at.cols, inout);
     } else {
         memcpy(inout, x, count * sizeof *x);
     }
+    return status;
 }
 
 /* ---- the update ---- */
@@ -164,8 +213,8 @@ static void direct(const struct ox_muon *muon, enum ox_moments moments, const st
     }
 }
 
-uint64_t ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span *span,
-                     const struct ox_optim_hyper *hyper) {
+enum ox_status ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span *span,
+                           const struct ox_optim_hyper *hyper, uint64_t *bad_count) {
     OX_ASSERT(job->format.moments != OX_MOMENTS_Q8 && span->sums == NULL);
     OX_ASSERT(span->count == job->matrix.rows * job->matrix.cols);
     struct ox_state_format format = job->format;
@@ -179,11 +228,14 @@ uint64_t ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span 
     by.grad = direction;
     by.grad_dtype = OX_GRAD_F32;
     direct(job->muon, format.moments, span, hyper->grad_scale, momentum, direction);
-    ox_muon_orthogonalize(job->pool, job->isa, job->muon->iterations, job->matrix, direction, direction + span->count);
-    format.kind = OX_OPTIM_SGD;
-    uint64_t bad_count = ox_update_run_pool(job->pool, job->isa, format, &by, &own);
-    if (!span->weights_only) {
-        bad_count += momentum_write(format.moments, hyper, span, momentum);
+    const enum ox_status status = orthogonalize(job, direction, direction + span->count);
+    if (status != OX_OK) {
+        return status;
     }
-    return bad_count;
+    format.kind = OX_OPTIM_SGD;
+    *bad_count = ox_update_run_pool(job->pool, job->isa, format, &by, &own);
+    if (!span->weights_only) {
+        *bad_count += momentum_write(format.moments, hyper, span, momentum);
+    }
+    return OX_OK;
 }

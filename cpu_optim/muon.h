@@ -9,6 +9,7 @@
 #ifndef OX_CPU_OPTIM_MUON_H
 #define OX_CPU_OPTIM_MUON_H
 
+#include "base/status.h"
 #include "cpu_optim/optim.h"
 
 #ifdef __cplusplus
@@ -30,13 +31,27 @@ struct ox_matrix {
     uint64_t rows, cols;
 };
 
-/* Floats of scratch that the update of a matrix takes. */
-uint64_t ox_muon_scratch_floats(struct ox_matrix matrix);
+/* Factors of x, of x x^T x and of x x^T x x^T x in an iteration, by the authors. */
+extern const float ox_muon_factors[3];
+
+/* Floats of scratch that the update of a matrix takes; with `elsewhere` where something else iterates. */
+uint64_t ox_muon_scratch_floats(struct ox_matrix matrix, bool elsewhere);
+/* Floats that the iterations take: the matrix with no more rows than columns, and their scratch. */
+uint64_t ox_muon_iterated_floats(struct ox_matrix matrix);
 /* Multiplications and additions of its update. */
 double ox_muon_flops(const struct ox_muon *muon, struct ox_matrix matrix);
-/* The iterations, in place. */
-void ox_muon_orthogonalize(struct ox_pool *pool, enum ox_isa isa, uint32_t iterations, struct ox_matrix matrix,
-                           float *inout, float *scratch /* ox_muon_scratch_floats() */);
+/* The iterations, in place, of a matrix with a norm of 1 and no more rows than columns. `scratch` has
+ * ox_muon_iterated_floats() less those of the matrix. */
+void ox_muon_iterate(struct ox_pool *pool, enum ox_isa isa, uint32_t iterations, struct ox_matrix matrix, float *inout,
+                     float *scratch);
+
+/* What iterates in place of the pool, with the same bits: a GPU. Called by the thread that called ox_muon_run, with a
+ * matrix as ox_muon_iterate takes it, which lies in the scratch of the job. */
+struct ox_muon_iterator {
+    enum ox_status (*iterate)(void *owner, struct ox_matrix matrix, float *inout); /* NULL: the pool does */
+    void *owner;
+};
+
 /* Updates one matrix, which is the span, as ox_update_run_pool does; its moments are fp32 or bf16, of which
  * the second ones stay as they are, and it has no sums. */
 struct ox_muon_job {
@@ -46,9 +61,11 @@ struct ox_muon_job {
     struct ox_state_format format;
     struct ox_matrix matrix;
     float *scratch; /* ox_muon_scratch_floats() */
+    struct ox_muon_iterator iterator;
 };
-uint64_t ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span *span,
-                     const struct ox_optim_hyper *hyper);
+/* *bad_count: as ox_update_run_pool returns it. Fails only where the iterator does; the planes are then as before. */
+OX_MUST enum ox_status ox_muon_run(const struct ox_muon_job *job, const struct ox_update_span *span,
+                                   const struct ox_optim_hyper *hyper, uint64_t *bad_count);
 
 #ifdef __cplusplus
 }

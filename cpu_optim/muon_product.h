@@ -3,6 +3,7 @@
 #ifndef OX_CPU_OPTIM_MUON_PRODUCT_H
 #define OX_CPU_OPTIM_MUON_PRODUCT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -14,6 +15,7 @@ struct ox_muon_product {
     const float *a, *b, *d; /* d NULL: nothing is added */
     uint64_t inner, cols;
     float alpha, beta;
+    bool symmetric; /* out is square and equals its transpose: what is below the diagonal is left out */
 };
 
 void ox_muon_product_scalar(const struct ox_muon_product *product, uint64_t begin, uint64_t end);

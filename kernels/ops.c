@@ -163,6 +163,11 @@ static void check_adam(const void *args) {
     OX_ASSERT(op->first + op->count <= op->elem_count);
 }
 
+static void check_newton_schulz(const void *args) {
+    const struct ox_op_newton_schulz *const op = args;
+    OX_ASSERT(op->rows > 0 && op->rows <= op->cols);
+}
+
 const struct ox_op_row ox_op_rows[OX_OP_COUNT] = {OX_OP_LIST(OX_OP_ROW, any)};
 
 enum ox_status ox_op_queue(const struct ox_ops *ops, struct ox_lane *lane, enum ox_op op, const void *args) {

@@ -492,6 +492,16 @@ struct ox_op_square_sums {
     bool grad_bf16;
 };
 
+/* Newton-Schulz iterations of a matrix (cpu_optim/muon.h), with the bits of ox_muon_iterate: of each
+ * x = factors[0] x + (factors[1] g + factors[2] g g) x, with g = x x^T. */
+struct ox_op_newton_schulz {
+    float *inout;   /* (rows, cols), rows at most cols */
+    float *scratch; /* rows * cols + 2 * rows * rows elements */
+    uint32_t rows, cols, iterations;
+    uint32_t isa; /* as in ox_op_adam */
+    float factors[3];
+};
+
 /* ---- the operations, one row each ---- */
 
 /* Groups of operations whose seconds are reported. */
@@ -569,7 +579,8 @@ enum ox_op_group {
  * engine/step/update/ops_optim.h puts them into the table. */
 #define OX_OP_OPTIM_LIST(OP, device)                                                                   \
     OP(device, adam, OX_OPS_OTHER, OX_OP_NO_REAL, check_adam)                                          \
-    OP(device, square_sums, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)
+    OP(device, square_sums, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                         \
+    OP(device, newton_schulz, OX_OPS_MATMUL, OX_OP_NO_REAL, check_newton_schulz)
 #define OX_OP_LIST(OP, device) OX_OP_MODEL_LIST(OP, device) OX_OP_OPTIM_LIST(OP, device)
 
 /* What follows from a row: its number, its entry in ox_op_rows, the declaration of a device's function, and that

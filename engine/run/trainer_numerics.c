@@ -306,6 +306,19 @@ void ox_trainer_mark_matrices(struct ox_trainer *trainer) {
     }
 }
 
+/* Leaves the arenas of a GPU without what the iterations take there. */
+static enum ox_status spare_device_memory(struct ox_engine_config *engine) {
+    const uint64_t bytes = ox_muon_bytes(engine->model, engine->device, OX_TIER_DEVICE);
+    char needed[OX_SIZE_TEXT_BYTES];
+    if (bytes > 0 && bytes >= engine->budget.device_bytes) {
+        return ox_fail(OX_E_CONFIG, "--optimizer muon: its iterations take %s of a GPU's memory for the largest "
+                       "matrix; give more --device-mem, or use --optimizer adamw", ox_size_text(bytes, needed));
+    }
+    engine->budget.device_bytes -= bytes;
+    engine->budget.device_beside_bytes += bytes;
+    return OX_OK;
+}
+
 enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -330,6 +343,7 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
         return ox_fail(OX_E_CONFIG, "--optimizer muon: matrices are updated by the processor, from host memory or "
                        "drives; leave out --state-tier device and --device-state-units");
     }
+    OX_TRY(spare_device_memory(engine));
     if (ox_trainer_has_adapters(trainer)) {
         return ox_fail(OX_E_CONFIG, "--optimizer muon: adapters are narrow matrices, which it is not meant for; use "
                        "--optimizer adamw");

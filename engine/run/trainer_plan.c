@@ -564,15 +564,18 @@ static const char *products_text(const struct ox_trainer *trainer, char text[STE
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t own = ox_engine_optimizer_share(engine, engine->machine_optimizer_threads, engine->ranks);
     const uint32_t threads = own > 0 ? own * engine->ranks : trainer->machine.host.cores;
+    const bool on_gpu = trainer->machine.has_gpu;
     char seconds[OX_SIZE_TEXT_BYTES];
     double flops = 0;
     for (uint32_t i = 0; i < engine->model->unit_count; i++) {
         flops += ox_muon_unit_flops(engine, i);
     }
     text[0] = '\0';
-    if (flops > 0 && trainer->machine.host.core_flops > 0) {
-        snprintf(text, STEPS_LINE_BYTES, "newton-schulz: %.3g GFLOP a step, about %s of %u threads\n", flops * 1e-9,
-                 ox_seconds_text(ox_sim_product_seconds(&trainer->machine, flops, threads), seconds), threads);
+    if (flops > 0 && (on_gpu || trainer->machine.host.core_flops > 0)) {
+        snprintf(text, STEPS_LINE_BYTES, "newton-schulz: %.3g GFLOP a step, about %s of ", flops * 1e-9,
+                 ox_seconds_text(ox_sim_product_seconds(&trainer->machine, flops, threads), seconds));
+        const size_t at = strlen(text);
+        snprintf(text + at, STEPS_LINE_BYTES - at, on_gpu ? "a GPU\n" : "%u threads\n", threads);
     }
     return text;
 }

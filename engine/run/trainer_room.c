@@ -398,7 +398,8 @@ enum ox_status ox_trainer_save_elsewhere(struct ox_trainer *trainer, const struc
 uint64_t ox_trainer_beside_bytes(const struct ox_engine_config *engine, uint64_t ranks) {
     const char *library;
     const bool is_muon = engine->state.kind == OX_OPTIM_MUON;
-    const uint64_t muon = is_muon ? ox_muon_bytes(engine->model) * ox_max_u64(ranks, 1) : 0;
+    const uint64_t muon =
+        is_muon ? ox_muon_bytes(engine->model, engine->device, OX_TIER_HOST) * ox_max_u64(ranks, 1) : 0;
     if (engine->device != OX_DEVICE_CPU) {
         /* the planner may still take fewer ranks, whose optimizers have more threads */
         const uint32_t threads = ox_engine_optimizer_share(engine, engine->optimizer_threads, 1);

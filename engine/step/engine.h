@@ -137,8 +137,9 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
 
 struct ox_engine;
 
-/* Bytes of scratch that Muon takes for the largest matrix of a model; its multiplications and additions for a unit. */
-uint64_t ox_muon_bytes(const struct ox_model *model);
+/* Bytes of scratch that Muon takes for the largest matrix of a model in a tier, with a device of this kind: beside the
+ * arenas, for each rank. Its multiplications and additions for a unit. */
+uint64_t ox_muon_bytes(const struct ox_model *model, enum ox_device_kind device, enum ox_tier tier);
 double ox_muon_unit_flops(const struct ox_engine_config *config, uint32_t unit_idx);
 /* Reserves everything. Takes over `*plan` and sets it to NULL, also on failure. */
 OX_MUST enum ox_status ox_engine_open(const struct ox_engine_config *config, struct ox_engine_plan **plan,

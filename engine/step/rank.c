@@ -163,7 +163,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     }
     ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
-    free(rank->muon);
+    ox_optim_close_muon(rank);
     ox_pool_close(&rank->optim_pool);
     ox_link_close(rank); /* it reads memory of the tiers and copies by lanes of the device */
     ox_tiers_close(&rank->tiers);

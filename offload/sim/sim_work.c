@@ -538,21 +538,22 @@ static double unit_planes(const struct pricing *p) {
     return ox_shard_unit_bytes_per_elem(&p->setup->input->table->shards[p->task->unit_idx]);
 }
 
-/* Share of the rate of a library's GEMMs that the products of an update reach, whose sums have one order
- * (cpu_optim/muon_product.h): 0.45 to 0.58 for matrices of a thousand rows and more, on Zen 5 with AVX-512. */
-static const double OWN_PRODUCTS = 0.5;
-
-double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads) {
-    return flops / (OWN_PRODUCTS * machine->host.core_flops * threads);
-}
-
-/* Seconds of the products that an update of whole matrices makes. */
-static double product_seconds(const struct pricing *p, double threads) {
+/* Products that an update makes of whole matrices: on a GPU the matrices go there and back, else `threads` compute. */
+static double add_products(const struct pricing *p, double threads, struct ox_sim_work *work) {
     const struct ox_plan_input *const in = p->setup->input;
-    const struct ox_shard *const shard = &in->table->shards[p->task->unit_idx];
+    const double elems = (double)in->table->shards[p->task->unit_idx].elem_count;
     const struct ox_plan_unit *const unit = &in->model.units[p->task->unit_idx];
-    const double share = (double)shard->elem_count / (double)unit->elem_count; /* all, or none */
-    return ox_sim_product_seconds(p->machine, share * unit->update_flops, threads);
+    const double flops = unit->update_flops * elems / (double)unit->elem_count; /* all, or none */
+    const double seconds = ox_sim_product_seconds(p->machine, flops, threads);
+    if (!p->on_gpu || flops <= 0) {
+        use_cores(p, work, seconds, threads);
+        return seconds;
+    }
+    const struct ox_machine_gpu *const gpu = &p->machine->gpu;
+    work->use[OX_SIM_GPU] += seconds;
+    work->use[OX_SIM_H2D] += elems * sizeof(float) / gpu->h2d_rate;
+    work->use[OX_SIM_D2H] += elems * sizeof(float) / gpu->d2h_rate;
+    return seconds + elems * sizeof(float) * (1 / gpu->h2d_rate + 1 / gpu->d2h_rate);
 }
 
 /* Bytes of a parameter that an update moves through memory. */
@@ -576,13 +577,13 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const bool copies_lo = in->model.precision->lo_travels && homes->state == OX_TIER_NVME &&
                            homes->weights != OX_TIER_NVME;
     const double lo_copy = copies_lo ? elems * OX_LO_BYTES : 0;
-    const double updating = elems * update_seconds(p, planes, threads) *
-                                (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1) +
-                            product_seconds(p, threads);
+    const double elementwise = elems * update_seconds(p, planes, threads) *
+                               (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1);
     const double verifying = stream.read / p->core_rate;
     const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
     struct ox_sim_work work = new_work(p);
-    use_cores(p, &work, updating, threads);
+    const double updating = elementwise + add_products(p, threads, &work);
+    use_cores(p, &work, elementwise, threads);
     use_cores(p, &work, verifying + hashing, 1);
     use_cores_to_move(p, &work, stream.read, stream.written);
     use_memory(p, &work,

@@ -42,10 +42,11 @@ static void run(int nth, enum ox_isa isa, uint32_t threads, bool ahead, struct s
     const uint64_t count = matrix.rows * matrix.cols;
     const struct ox_muon muon = {.momentum = 0.95f, .nesterov = nth != 2, .iterations = 5,
                                  .ratio = nth % 2 == 1 ? OX_MUON_ORIGINAL : OX_MUON_MATCH_RMS_ADAMW};
-    float *const scratch = malloc(ox_muon_scratch_floats(matrix) * sizeof *scratch);
+    float *const scratch = malloc(ox_muon_scratch_floats(matrix, false) * sizeof *scratch);
     static uint16_t replaced[COUNT], made[COUNT];
     REQUIRE_OK(ox_pool_open(threads, &pool));
-    const struct ox_muon_job job = {pool, isa, &muon, format, matrix, scratch};
+    const struct ox_muon_job job = {pool, isa, &muon, format, matrix, scratch, {0}};
+    uint64_t bad = 0;
     state->planes = calloc(1, ox_state_layout_of(format, COUNT).bytes);
     const struct ox_state_planes planes = ox_state_planes_at(format, state->planes, COUNT, 0);
     CHECK(ox_state_master_set(format.moments, state->hi, planes.lo, count, weight) == 0);
@@ -61,11 +62,11 @@ static void run(int nth, enum ox_isa isa, uint32_t threads, bool ahead, struct s
             struct ox_update_span first = span;
             first.weights_only = true;
             first.replaced_hi = replaced;
-            CHECK(ox_muon_run(&job, &first, &hyper) == 0);
+            CHECK(ox_muon_run(&job, &first, &hyper, &bad) == OX_OK && bad == 0);
             memcpy(made, state->hi, count * sizeof *made);
             span.hi = replaced;
         }
-        CHECK(ox_muon_run(&job, &span, &hyper) == 0);
+        CHECK(ox_muon_run(&job, &span, &hyper, &bad) == OX_OK && bad == 0);
         CHECK(!ahead || memcmp(made, state->hi, count * sizeof *made) == 0);
     }
     ox_state_master_get(format.moments, state->hi, planes.lo, count, state->masters);
@@ -134,20 +135,22 @@ static void check_mean(void) {
     struct ox_pool *pool = NULL;
     const struct ox_matrix matrix = {ROWS, COLS};
     const struct ox_muon muon = {.momentum = 0.95f, .iterations = 1};
-    float *const scratch = malloc(ox_muon_scratch_floats(matrix) * sizeof *scratch);
+    float *const scratch = malloc(ox_muon_scratch_floats(matrix, false) * sizeof *scratch);
     void *const state = calloc(1, ox_state_layout_of(format, ROWS * COLS).bytes);
     const struct ox_state_planes planes = ox_state_planes_at(format, state, ROWS * COLS, 0);
     double mean = 0.0;
     REQUIRE_OK(ox_pool_open(1, &pool));
-    const struct ox_muon_job job = {pool, OX_ISA_SCALAR, &muon, format, matrix, scratch};
+    const struct ox_muon_job job = {pool, OX_ISA_SCALAR, &muon, format, matrix, scratch, {0}};
+    uint64_t bad = 0;
     for (int i = 0; i < ROWS * COLS; i++) {
         grad[i] = 1.0f;
     }
     for (uint64_t step = 1; step <= MANY; step++) {
         struct ox_optim_hyper hyper;
         ox_optim_hyper_init(&(struct ox_optim_settings){.learning_rate = 1e-6, .grad_scale = 1, .step = step}, &hyper);
-        CHECK(ox_muon_run(&job, &(struct ox_update_span){.hi = hi, .hi_out = hi, .state = planes, .grad = grad,
-                                                        .grad_dtype = OX_GRAD_F32, .count = ROWS * COLS}, &hyper) == 0);
+        const struct ox_update_span span = {.hi = hi, .hi_out = hi, .state = planes, .grad = grad,
+                                            .grad_dtype = OX_GRAD_F32, .count = ROWS * COLS};
+        CHECK(ox_muon_run(&job, &span, &hyper, &bad) == OX_OK && bad == 0);
     }
     ox_state_moment_get(format.moments, OX_MOMENT_M, &planes, ROWS * COLS, momentum);
     for (int i = 0; i < ROWS * COLS; i++) {

@@ -1,5 +1,7 @@
-/* The optimizer on the compute lane: the bits of cpu_optim's own calls, for every format, in any division of a unit. */
+/* The optimizer on the compute lane: the bits of cpu_optim's own calls, for every format, in any division of a unit;
+ * and the iterations of Muon, on every instruction set and device. */
 #include "base/planes.h"
+#include "cpu_optim/muon.h"
 #include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/update/ops_optim.h"
@@ -140,6 +142,55 @@ static void test_square_sums(struct lab *lab, uint64_t count, bool grad_bf16) {
     guards_end(0);
 }
 
+/* alpha * d + beta * (a b), or a b^T, each sum in the order of its index. */
+struct product {
+    float *out;
+    const float *a, *b, *d;
+    uint64_t rows, inner, cols;
+    float alpha, beta;
+    bool turned;
+};
+
+static void multiply(const struct product *p) {
+    for (uint64_t i = 0; i < p->rows * p->cols; i++) {
+        const uint64_t row = i / p->cols, col = i % p->cols;
+        float sum = 0.0f;
+        for (uint64_t k = 0; k < p->inner; k++) {
+            sum += p->a[row * p->inner + k] * p->b[p->turned ? col * p->inner + k : k * p->cols + col];
+        }
+        p->out[i] = p->beta * sum + (p->d != NULL ? p->alpha * p->d[i] : 0.0f);
+    }
+}
+
+/* The iterations as they are written, without what symmetry saves. */
+static void test_newton_schulz(struct lab *lab, uint64_t rows, uint64_t cols, uint32_t iterations) {
+    const uint64_t count = rows * cols;
+    const float factors[] = {ox_muon_factors[0], ox_muon_factors[1], ox_muon_factors[2]};
+    float *const x = random_floats(count, rows, 1.0 / sqrt((double)count)), *const made = floats(count);
+    float *const scratch = floats(count + 2 * rows * rows);
+    float *const gram = floats(rows * rows), *const square = floats(rows * rows), *const next = floats(count);
+    memcpy(made, x, count * sizeof *x);
+    for (uint32_t k = 0; k < iterations; k++) {
+        multiply(&(struct product){gram, x, x, NULL, rows, cols, rows, 0.0f, 1.0f, true});
+        multiply(&(struct product){square, gram, gram, gram, rows, rows, rows, factors[1], factors[2], false});
+        multiply(&(struct product){next, square, x, x, rows, rows, cols, factors[0], 1.0f, false});
+        memcpy(x, next, count * sizeof *x);
+    }
+    for (int isa = 0; isa < OX_ISA_COUNT; isa++) {
+        float *const out = floats(count);
+        if (!ox_isa_available((enum ox_isa)isa) || (isa > 0 && lab->compute.device != OX_DEVICE_CPU)) {
+            continue;
+        }
+        memcpy(out, made, count * sizeof *out);
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, newton_schulz, &(struct ox_op_newton_schulz){
+            .inout = out, .scratch = scratch, .rows = (uint32_t)rows, .cols = (uint32_t)cols, .iterations = iterations,
+            .isa = (uint32_t)isa, .factors = {factors[0], factors[1], factors[2]}}));
+        lab_finish(lab);
+        CHECK(memcmp(x, out, count * sizeof *x) == 0);
+    }
+    guards_end(0);
+}
+
 int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
@@ -156,6 +207,10 @@ int main(void) {
         test_square_sums(&labs[i], 2048, false);
         test_square_sums(&labs[i], 70001, true);
         test_square_sums(&labs[i], 200000, false);
+        test_newton_schulz(&labs[i], 1, 3, 1);
+        test_newton_schulz(&labs[i], 17, 40, 2);
+        test_newton_schulz(&labs[i], 129, 150, 5);
+        test_newton_schulz(&labs[i], 140, 140, 1);
     }
     return labs_end(labs);
 }

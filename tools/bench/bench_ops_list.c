@@ -4,6 +4,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "cpu_optim/muon.h"
 #include "cpu_optim/optim.h"
 #include "engine/step/update/ops_optim.h"
 
@@ -90,6 +91,16 @@ static enum ox_status square_sums(const struct ox_bench_tensors *t, struct ox_be
     out->bytes = 4.0 * (double)t->params;
     return OX_QUEUE(&t->device->ops, lane_of(t), square_sums, &(struct ox_op_square_sums){
         .partials = t->partials, .grad = t->wide[1], .count = t->params});
+}
+
+/* A square matrix whose scratch fits into a plane. */
+static enum ox_status newton_schulz(const struct ox_bench_tensors *t, struct ox_bench_cost *out) {
+    const uint32_t n = (uint32_t)fmin(sqrt((double)t->params / 3.0), 1024.0);
+    const struct ox_muon muon = {.iterations = 5};
+    out->flops = ox_muon_flops(&muon, (struct ox_matrix){n, n});
+    return OX_QUEUE(&t->device->ops, lane_of(t), newton_schulz, &(struct ox_op_newton_schulz){
+        .inout = t->wide[0], .scratch = t->wide[1], .rows = n, .cols = n, .iterations = muon.iterations, .isa = t->isa,
+        .factors = {ox_muon_factors[0], ox_muon_factors[1], ox_muon_factors[2]}});
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
@@ -382,6 +393,7 @@ const struct ox_bench_op *ox_bench_ops_all(uint32_t *count) {
         {OX_OP_dora_forward, NULL, dora_forward, 0, 0},
         {OX_OP_dora_backward, NULL, dora_backward, 0, 0},
         {OX_OP_square_sums, NULL, square_sums, 0, 0},
+        {OX_OP_newton_schulz, NULL, newton_schulz, 0, 0},
         {OX_OP_adam, "adam.f32", adam, OX_MOMENTS_F32, 0},
         {OX_OP_adam, "adam.bf16", adam, OX_MOMENTS_BF16, 0},
         {OX_OP_adam, "adam.q8", adam, OX_MOMENTS_Q8, 0},

@@ -17,6 +17,7 @@ BEGIN {
     room("kernels/cpu/moe", "base kernels/cpu")
     room("kernels/cuda", "base base/prng kernels")
     room("kernels/cuda/moe", "base kernels/cuda")
+    room("kernels/cuda/optim", "base kernels/cuda")
     # Communication and offload move bytes and compute nothing: of kernels they need the device alone.
     room("kernels/comm", "base base/hash kernels/device.h kernels/comm/mpi/plugin.h" \
         " kernels/comm/nccl/nccl.h")

@@ -128,6 +128,16 @@ struct ox_rank_before {
     uint64_t peer_wait_ns;
 };
 
+/* Scratch of Muon for the largest matrix; all NULL: another optimizer. */
+struct ox_muon_room {
+    float *host;
+    uint64_t host_bytes;
+    bool pinned; /* host is, for copies of the lane */
+    float *device; /* what iterates: a matrix, and its scratch */
+    uint64_t device_bytes;
+    struct ox_lane *lane; /* the device's; NULL: the processor iterates */
+};
+
 struct ox_rank {
     /* its number, its configuration and its plan */
     uint32_t idx;
@@ -151,7 +161,7 @@ struct ox_rank {
     double *reports;      /* of a pipeline's stages, on their way between ranks; NULL: none */
     double *totals;       /* of the units' square sums, on their way between these: what it has and what it gets */
     struct ox_pool *optim_pool, *reduce_pool;
-    float *muon; /* scratch of the largest matrix; NULL: another optimizer */
+    struct ox_muon_room muon;
     struct ox_mark *marks;      /* per task of the largest plan */
     struct ox_tracing *tracing; /* NULL: nothing is recorded */
 

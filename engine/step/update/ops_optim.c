@@ -3,6 +3,7 @@
 #include "engine/step/update/ops_optim.h"
 
 #include "base/assert.h"
+#include "cpu_optim/muon.h"
 #include "cpu_optim/norm.h"
 #include "cpu_optim/optim.h"
 
@@ -29,7 +30,14 @@ static void square_sums(const struct ox_cpu *cpu, const void *args) {
     ox_sumsq_partials(ox_cpu_pool(cpu), op->grad, op->grad_bf16 ? OX_GRAD_BF16 : OX_GRAD_F32, op->count, op->partials);
 }
 
+static void newton_schulz(const struct ox_cpu *cpu, const void *args) {
+    const struct ox_op_newton_schulz *const op = args;
+    ox_muon_iterate(ox_cpu_pool(cpu), (enum ox_isa)op->isa, op->iterations, (struct ox_matrix){op->rows, op->cols},
+                    op->inout, op->scratch);
+}
+
 void ox_ops_optim_init_cpu(struct ox_ops *ops) {
     ops->functions[OX_OP_adam] = (ox_op_fn *)adam;
     ops->functions[OX_OP_square_sums] = (ox_op_fn *)square_sums;
+    ops->functions[OX_OP_newton_schulz] = (ox_op_fn *)newton_schulz;
 }

@@ -292,13 +292,13 @@ static uint64_t update_span(const struct chunk_run *run, const struct ox_role_wa
 }
 
 /* Updates what a walk is at matrix by matrix: the range has them whole, because a chunk is a unit. */
-static uint64_t update_matrices(const struct chunk_run *run, const struct ox_role_walk *walk, struct ox_range range,
-                                struct ox_update_sums *sums) {
+static enum ox_status update_matrices(const struct chunk_run *run, const struct ox_role_walk *walk,
+                                      struct ox_range range, struct ox_update_sums *sums, uint64_t *bad_count) {
     struct ox_rank *const rank = run->rank;
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[run->unit->unit_idx];
     const struct ox_optim_hyper hyper = hyper_at(run->unit->hyper, walk);
-    uint64_t bad_count = 0;
+    enum ox_status status = OX_OK;
     if (sums != NULL) {
         take_sums(run, walk, range, &sums->read);
     }
@@ -315,16 +315,13 @@ static uint64_t update_matrices(const struct chunk_run *run, const struct ox_rol
             }
             OX_ASSERT(begin >= range.begin && end <= range.end);
             const struct ox_update_span span = span_of(run, walk, (struct ox_range){begin, end}, NULL);
-            const struct ox_muon_job job = {.pool = rank->optim_pool, .isa = rank->config.isa,
-                                            .muon = &rank->config.muon, .format = rank->config.state,
-                                            .matrix = matrix, .scratch = rank->muon};
-            bad_count += ox_muon_run(&job, &span, &hyper);
+            OX_THEN(status, ox_optim_matrix(rank, matrix, &span, &hyper, bad_count));
         }
     }
     if (sums != NULL) {
         take_sums(run, walk, range, &sums->written);
     }
-    return bad_count;
+    return status;
 }
 
 /* What no update changes is saved too: what was saved is put back, and written, as a whole. */
@@ -361,6 +358,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     const bool sums_up = ox_guard_covers(run->rank, run->unit->unit_idx);
     const bool is_muon = run->rank->config.state.kind == OX_OPTIM_MUON;
     struct ox_update_sums sums = {0};
+    enum ox_status status = OX_OK;
     if (run->unit->replaced.hi != NULL) {
         ox_overlap_saves(run->rank, run->unit->unit_idx, chunk_idx);
         save_untrained(run, within);
@@ -369,7 +367,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
         struct ox_routed_part part = {.idle = false};
         while (ox_routing_next(run->rank, run->unit->unit_idx, run->unit->routed, &walk, &part)) {
             if (!part.idle && is_muon && ox_tensor_is_hidden(walk.last)) {
-                *nonfinite_count += update_matrices(run, &walk, part.range, sums_up ? &sums : NULL);
+                OX_THEN(status, update_matrices(run, &walk, part.range, sums_up ? &sums : NULL, nonfinite_count));
             } else if (!part.idle) {
                 *nonfinite_count += update_span(run, &walk, part.range, sums_up ? &sums : NULL);
             } else if (sums_up) {
@@ -378,7 +376,8 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
         }
     }
     shift_biases(run, within);
-    return sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK;
+    OX_THEN(status, sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK);
+    return status;
 }
 
 /* ---- units ------------------------------------------------------------------------------------------------ */
@@ -517,46 +516,6 @@ static enum ox_status read_unit(struct ox_rank *rank, const struct ox_unit_run *
 }
 
 /* ---- public ----------------------------------------------------------------------------------------------- */
-
-static struct ox_matrix matrix_of(const struct ox_tensor *tensor) {
-    struct ox_matrix matrix;
-    ox_tensor_matrix(tensor, &matrix.rows, &matrix.cols);
-    return matrix;
-}
-
-uint64_t ox_muon_bytes(const struct ox_model *model) {
-    uint64_t floats = 0;
-    for (uint32_t i = 0; i < model->tensor_count; i++) {
-        const struct ox_tensor *const tensor = &model->tensors[i];
-        if (tensor->trained && ox_tensor_is_hidden(tensor)) {
-            floats = ox_max_u64(floats, ox_muon_scratch_floats(matrix_of(tensor)));
-        }
-    }
-    return floats * sizeof(float);
-}
-
-double ox_muon_unit_flops(const struct ox_engine_config *config, uint32_t unit_idx) {
-    const struct ox_unit *const unit = &config->model->units[unit_idx];
-    double flops = 0.0;
-    const struct ox_tensor *at = NULL;
-    while (unit->whole && (at = ox_unit_next_tensor(config->model, unit, at)) != NULL) {
-        if (at->trained && ox_tensor_is_hidden(at)) {
-            const struct ox_matrix matrix = matrix_of(at);
-            flops += (double)(at->count / (matrix.rows * matrix.cols)) * ox_muon_flops(&config->muon, matrix);
-        }
-    }
-    return flops;
-}
-
-enum ox_status ox_optim_open_muon(struct ox_rank *rank) {
-    if (rank->config.state.kind != OX_OPTIM_MUON || rank->config.eval_only) {
-        return OX_OK;
-    }
-    const uint64_t bytes = ox_muon_bytes(rank->config.model);
-    rank->muon = malloc(bytes + 1);
-    return rank->muon != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "muon: no memory for %llu bytes of scratch",
-                                                (unsigned long long)bytes);
-}
 
 enum ox_status ox_optim_open(struct ox_rank *rank) {
     static const struct ox_stream_calls calls = {

@@ -8,8 +8,15 @@
 extern "C" {
 #endif
 
-/* Reserves the scratch of Muon, where that is the optimizer. */
+/* Reserves the scratch of Muon, where that is the optimizer: in host memory, and on a GPU, which then iterates. The
+ * device is open. */
 OX_MUST enum ox_status ox_optim_open_muon(struct ox_rank *rank);
+void ox_optim_close_muon(struct ox_rank *rank);
+/* Updates a matrix, which is the span, and adds how many of its parameters are no longer finite; for the thread that
+ * updates. Fails where the GPU does. */
+OX_MUST enum ox_status ox_optim_matrix(struct ox_rank *rank, struct ox_matrix matrix,
+                                       const struct ox_update_span *span, const struct ox_optim_hyper *hyper,
+                                       uint64_t *bad_count);
 /* Opens the optimizer's stream; the store is open. */
 OX_MUST enum ox_status ox_optim_open(struct ox_rank *rank);
 /* Updates one unit, chunk by chunk; its writes may be in flight when it returns, and reads of the unit after it. */

@@ -126,6 +126,36 @@ static void test_resume(void) {
     CHECK(strstr(process.outcome.err, "was made with other training options") != NULL);
 }
 
+/* The GPU iterates, with the same bits from every home; the numbers are those of the CPU but for rounding. */
+static void test_muon(void) {
+    static const struct {
+        const char *name, *words;
+        bool drive;
+    } places[] = {
+        {"muon-small", "--device-mem 770MiB --optimizer-overlap off --isa scalar", false},
+        {"muon-drive", "--state-tier nvme --optimizer-overlap speculative", true},
+    };
+    setenv("OX_SIMT_RANGES", test_path("ranges.txt"), 1);
+    begin("muon", "--dtype fp32 --optimizer muon", false);
+    sys_run_well(&args, &process);
+    unsetenv("OX_SIMT_RANGES");
+    CHECK(has(test_path("ranges.txt"), "\nmuon: newton_schulz\n"));
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        begin(places[i].name, places[i].words, places[i].drive);
+        sys_args_add(&args, "--dtype fp32 --optimizer muon");
+        sys_run_well(&args, &process);
+        check_same("muon", places[i].name);
+    }
+    begin("muon-cpu", "--dtype fp32 --device cpu --optimizer muon", false);
+    sys_run_well(&args, &process);
+    char *const on_device = curve_of("muon"), *const on_cpu = curve_of("muon-cpu");
+    const double a = sys_metric(on_device, STEPS, "loss"), b = sys_metric(on_cpu, STEPS, "loss");
+    printf("muon: loss %.7f on the device, %.7f on the CPU\n", a, b);
+    CHECK(fabs(a - b) < 2e-5);
+    free(on_device);
+    free(on_cpu);
+}
+
 static unsigned lines_of(const char *path) {
     char *text = NULL;
     size_t bytes = 0;
@@ -366,6 +396,7 @@ int main(void) {
     setenv("OX_BIN", program, 1);
     test_auto();
     test_same_bits();
+    test_muon();
     test_resume();
     test_record();
     test_ranges();
