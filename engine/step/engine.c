@@ -376,8 +376,10 @@ bool ox_engine_owns_chunk(const struct ox_engine *engine, uint32_t unit_idx, uin
     if (rank == NULL) {
         return false;
     }
-    const struct ox_rank_group copies = ox_plan_group(&rank->plan->input, OX_AXIS_COPY);
-    return ox_rank_group_leads(&copies);
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const struct ox_rank_group copies = ox_plan_group(input, OX_AXIS_COPY);
+    const bool all_have = ox_plan_tensor_owner(&input->ranks, unit_idx) == OX_NONE; /* whichever features they have */
+    return ox_rank_group_leads(&copies) && (!all_have || ox_plan_tensor_at(input) == 0);
 }
 
 void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t chunk_idx,
@@ -478,7 +480,8 @@ static enum ox_status evaluate(struct ox_seat *seat, void *context) {
  * each process calls back before the optimizer begins. */
 static void give_input(struct ox_engine *engine, const struct ox_step_input *input) {
     const struct ox_plan_input *const plan = &engine->plan->input;
-    const uint32_t head = ox_plan_stage_owner(plan, plan->model.stage_count - 1) * ox_plan_data_ranks(plan);
+    const uint32_t head = ox_plan_stage_owner(plan, plan->model.stage_count - 1) * ox_plan_data_ranks(plan) *
+                          ox_plan_tensors(plan);
     for (uint32_t i = 0; i < engine->seat_count; i++) {
         struct ox_step_input *const own = &engine->seats[i].input;
         *own = *input;

@@ -186,7 +186,9 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, const
 /* The planes of all stage units. */
 static void reads_all_planes(const struct ox_builder *b, struct ox_task *task, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        reads_planes(b, task, visit, nth, nth);
+        if (ox_build_has(b, visit->stage, nth)) {
+            reads_planes(b, task, visit, nth, nth);
+        }
     }
 }
 
@@ -237,10 +239,15 @@ static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
 static void update_late(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
         const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
-        if (ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx) {
+        if (ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx) { /* of one that it holds */
             ox_build_adam_late(b, unit_idx);
         }
     }
+}
+
+/* Whether the stage trains something of its nth unit, and the rank has that. */
+static bool trains(const struct ox_builder *b, const struct visit *visit, uint32_t nth) {
+    return visit->stage->units[nth].grad_idx != OX_NONE && ox_build_has(b, visit->stage, nth);
 }
 
 /* The planes of a unit that the visit before, of another stage, has too, and that stay; OX_NONE: they are fetched. */
@@ -265,7 +272,8 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         const uint32_t unit_idx = stage->units[nth].unit_idx;
         const bool first = visit->mb_first == 0 && visit->pass != PASS_BACKWARD &&
                            ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx;
-        const bool reads = visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING;
+        const bool reads = ox_build_has(b, stage, nth) &&
+                           (visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING);
         const uint32_t stays = first ? OX_NONE : staying(b, visit, unit_idx);
         b->scratch->weights_at[visit->idx][nth] =
             !reads ? OX_NONE : stays != OX_NONE ? stays : fetch_weights(b, unit_idx, first);
@@ -278,7 +286,7 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
     }
     const bool adds = b->train && visit->tile > 0 && visit->begins && visit->pass != PASS_FORWARD;
     for (uint32_t nth = 0; adds && nth < stage->unit_count; nth++) {
-        if (stage->units[nth].grad_idx != OX_NONE) {
+        if (trains(b, visit, nth)) {
             ox_build_grad_load(b, visit->tile, stage->units[nth].grad_idx);
         }
     }
@@ -306,7 +314,7 @@ struct block_pass {
 static void begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass,
                         struct block_pass *out) {
     for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
-        out->cast[nth] = cast_weights(b, visit, nth);
+        out->cast[nth] = ox_build_has(b, visit->stage, nth) ? cast_weights(b, visit, nth) : OX_NONE;
     }
     out->room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
 }
@@ -343,8 +351,10 @@ static void use_block(struct ox_builder *b, struct ox_task *task, const struct v
         reads_all_planes(b, task, visit);
     }
     for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
-        ox_build_nth_use(task, (struct ox_use){.buf_idx = pass->cast[nth], .role = OX_USE_CAST,
-                                               .nth = (uint8_t)nth, .read = true});
+        if (pass->cast[nth] != OX_NONE) {
+            ox_build_nth_use(task, (struct ox_use){.buf_idx = pass->cast[nth], .role = OX_USE_CAST,
+                                                   .nth = (uint8_t)nth, .read = true});
+        }
     }
     ox_build_reads(task, x, OX_USE_X);
     writes_on(task, pass->room, OX_USE_SCRATCH);
@@ -372,6 +382,9 @@ static void forward_phase(struct ox_builder *b, const struct visit *visit, const
         use_block(b, task, visit, pass, s->x[mb_idx]);
     } else {
         reads_all_planes(b, task, visit);
+        if (pass->room != OX_NONE) {
+            writes_on(task, pass->room, OX_USE_SCRATCH);
+        }
     }
     ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
     writes_on(task, y, OX_USE_Y);
@@ -392,10 +405,12 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_pass *const of = keeps ? &stage->forward_kept : &stage->forward;
     const struct ox_pipe_visit *const own = &s->visits[visit->idx];
     struct block_pass pass = {.room = OX_NONE, .routes = ox_build_routes_begin(b, own)};
-    OX_ASSERT(of->cut_count == 0 || (is_block && !stage->reports && pass.routes == OX_NONE));
+    OX_ASSERT(of->cut_count == 0 || (!stage->reports && pass.routes == OX_NONE));
     ox_build_set_asks(b, own);
     if (is_block) {
         begin_block(b, visit, of, &pass);
+    } else if (of->scratch_bytes > 0) { /* an embedding of which ranks have groups of tokens */
+        pass.room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, of->scratch_bytes, OX_NONE);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
@@ -415,14 +430,9 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
 
 /* ---- the gradients that a stage's backward adds to -------------------------------------------------- */
 
-/* Whether the stage trains something of its nth unit. */
-static bool trains(const struct visit *visit, uint32_t nth) {
-    return visit->stage->units[nth].grad_idx != OX_NONE;
-}
-
 static void begin_grads(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count && visit->begins; nth++) {
-        if (trains(visit, nth)) {
+        if (trains(b, visit, nth)) {
             ox_build_grad_begin(b, visit->tile, visit->stage->units[nth].grad_idx);
         }
     }
@@ -430,7 +440,7 @@ static void begin_grads(struct ox_builder *b, const struct visit *visit) {
 
 static void add_grads(struct ox_builder *b, const struct visit *visit, struct ox_task *task) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        if (trains(visit, nth)) {
+        if (trains(b, visit, nth)) {
             ox_build_grad_add(b, task, visit->stage->units[nth].grad_idx, nth);
         }
     }
@@ -439,7 +449,7 @@ static void add_grads(struct ox_builder *b, const struct visit *visit, struct ox
 /* Adds up slots of the accumulators after a micro-batch. */
 static void fold_grads(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        if (trains(visit, nth)) {
+        if (trains(b, visit, nth)) {
             ox_build_grad_fold(b, mb_idx, visit->stage->units[nth].grad_idx);
         }
     }
@@ -447,7 +457,7 @@ static void fold_grads(struct ox_builder *b, const struct visit *visit, uint32_t
 
 static void end_grads(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count && visit->ends; nth++) {
-        if (trains(visit, nth)) {
+        if (trains(b, visit, nth)) {
             ox_build_grad_end(b, visit->tile, visit->stage->units[nth].grad_idx);
         }
     }
@@ -495,6 +505,24 @@ static void share_reports(struct ox_builder *b) {
     }
 }
 
+/* One phase of the head, which in training is its backward too. */
+static void head_phase(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, uint32_t phase,
+                       uint32_t room) {
+    struct ox_plan_scratch *const s = b->scratch;
+    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_HEAD, visit->stage_idx, mb_idx);
+    task->phase = (uint8_t)phase;
+    reads_all_planes(b, task, visit);
+    ox_build_reads(task, s->x[mb_idx], OX_USE_X);
+    ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
+    writes_on(task, room, OX_USE_SCRATCH);
+    ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
+    if (b->train) {
+        writes_on(task, s->dx[mb_idx], OX_USE_DX);
+        add_grads(b, visit, task);
+    }
+    cross(b, visit, mb_idx, b->train ? OX_PLAN_BACKWARD : OX_PLAN_FORWARD, phase, room);
+}
+
 static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_pass *const pass = b->train ? &visit->stage->backward : &visit->stage->forward;
@@ -505,16 +533,13 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
         begin_micro_batch(b, visit, mb_idx);
-        struct ox_task *const task = ox_build_stage_task(b, OX_TASK_HEAD, visit->stage_idx, mb_idx);
-        reads_all_planes(b, task, visit);
-        ox_build_reads(task, s->x[mb_idx], OX_USE_X);
-        ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
-        ox_build_writes(task, room, OX_USE_SCRATCH);
-        ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
         if (b->train) {
             s->dx[mb_idx] = ox_build_dx_buf(b, visit->stage_idx);
-            ox_build_writes(task, s->dx[mb_idx], OX_USE_DX);
-            add_grads(b, visit, task);
+        }
+        for (uint32_t phase = 0; phase <= pass->cut_count; phase++) {
+            head_phase(b, visit, mb_idx, phase, room);
+        }
+        if (b->train) {
             fold_grads(b, visit, mb_idx);
             ox_build_after(b, visit->stage_idx, mb_idx, false);
             ox_build_end_dx(b, visit->stage_idx, mb_idx);
@@ -615,7 +640,8 @@ static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t d
         for (uint32_t nth = visit.stage->unit_count; nth-- > 0 && finishes;) { /* against the order of forward */
             const uint32_t unit_idx = visit.stage->units[nth].unit_idx;
             const struct ox_plan_unit *const unit = ox_build_unit(b, unit_idx);
-            if (unit->stage_idx == visit.stage_idx && ox_build_is_speculative(b, unit_idx)) {
+            if (unit->stage_idx == visit.stage_idx && ox_build_has(b, visit.stage, nth) &&
+                ox_build_is_speculative(b, unit_idx)) {
                 ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[unit->grad_idx]);
             }
         }

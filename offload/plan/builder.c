@@ -140,10 +140,10 @@ void ox_build_gather_losses(struct ox_builder *b, bool gives, bool of_stages) {
     ox_build_count_peers(b, task);
 }
 
-void ox_build_gather_totals(struct ox_builder *b) {
+void ox_build_gather_totals(struct ox_builder *b, enum ox_axis axis) {
     struct ox_task *const task = ox_build_task(b, OX_TASK_MOVE, OX_LANE_LINK, OX_NONE, OX_NONE);
     task->move = OX_MOVE_PARTIALS;
-    task->axis = OX_AXIS_PIPE;
+    task->axis = (uint8_t)axis;
     ox_build_updates(task, b->plan->norm_buf, OX_USE_TARGET);
     ox_build_count_peers(b, task);
 }

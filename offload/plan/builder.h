@@ -54,9 +54,12 @@ static inline const struct ox_homes *ox_build_homes(const struct ox_builder *b, 
 static inline const struct ox_unit_rules *ox_build_rules(const struct ox_builder *b, uint32_t unit_idx) {
     return &b->plan->rules[unit_idx];
 }
-/* Whether the rank's coordinate of the pipeline has the unit. */
+/* Whether the rank has the unit, and a stage's nth unit. */
 static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_plan_holds(b->in, unit_idx);
+}
+static inline bool ox_build_has(const struct ox_builder *b, const struct ox_plan_stage *stage, uint32_t nth) {
+    return ox_plan_holds(b->in, stage->units[nth].unit_idx);
 }
 /* Whether the unit is updated on the device. */
 static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {
@@ -117,9 +120,9 @@ void ox_build_count_move(struct ox_builder *b, struct ox_task *task);
 void ox_build_gather_here(struct ox_builder *b, enum ox_move what, uint32_t buf_idx, uint32_t unit_idx, bool gives);
 /* Gathers the reports of all ranks. `gives`: the rank has some; `of_stages`: in a pipeline, also those of stages. */
 void ox_build_gather_losses(struct ox_builder *b, bool gives, bool of_stages);
-/* Gathers the total of the square sums of every unit from the ranks of the pipeline, each of which has those of the
- * units that it holds. */
-void ox_build_gather_totals(struct ox_builder *b);
+/* Gathers the total of the square sums of every unit from the ranks of the pipeline, or from those that divide groups
+ * of features, each of which has those of the units that it holds. */
+void ox_build_gather_totals(struct ox_builder *b, enum ox_axis axis);
 /* Counts what a task takes from other ranks and gives to them, after unit or gradient was filled in. */
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */

@@ -4,8 +4,8 @@
 
 const char *ox_axis_name(enum ox_axis axis) {
     static const char *const names[OX_AXIS_COUNT] = {
-        [OX_AXIS_SHARD] = "shard", [OX_AXIS_COPY] = "copy", [OX_AXIS_PIPE] = "pipe",
-        [OX_AXIS_CONTEXT] = "context"};
+        [OX_AXIS_SHARD] = "shard", [OX_AXIS_COPY] = "copy", [OX_AXIS_TENSOR] = "tensor",
+        [OX_AXIS_PIPE] = "pipe", [OX_AXIS_CONTEXT] = "context"};
     OX_ASSERT((unsigned)axis < OX_AXIS_COUNT);
     return names[axis];
 }

@@ -2,7 +2,8 @@
  * place that turns the number of a rank into coordinates.
  *
  * Ranks are numbered along the first axis first, so that those which share most are neighbours: the ranks that divide
- * the units among them, then the copies of these, then the coordinates of a pipeline, each with units of its own. */
+ * the units among them, then the copies of these, then those with other groups of features, then the coordinates of a
+ * pipeline, each with units of its own. */
 #ifndef OX_OFFLOAD_MESH_H
 #define OX_OFFLOAD_MESH_H
 
@@ -16,13 +17,14 @@ extern "C" {
 enum ox_axis {
     OX_AXIS_SHARD, /* ranks along it divide the units: each has a slice */
     OX_AXIS_COPY,  /* ranks along it have the same slices: copies */
+    OX_AXIS_TENSOR, /* ranks along it have the same micro-batches and divide the groups of features of every stage */
     OX_AXIS_PIPE,  /* ranks along it have the same micro-batches and divide the stages: a pipeline */
     OX_AXIS_OF_RANKS_COUNT, /* every rank has a place on each of these, and no two have the same places */
     OX_AXIS_CONTEXT = OX_AXIS_OF_RANKS_COUNT, /* ranks of a coordinate of the pipeline along it have the same
                               micro-batches and divide the rows of every sequence, whatever they divide of units */
     OX_AXIS_COUNT
 };
-const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "pipe", "context" */
+const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "tensor" ... */
 
 struct ox_mesh {
     uint32_t size[OX_AXIS_OF_RANKS_COUNT]; /* at least 1 each */

@@ -343,7 +343,8 @@ void ox_build_pipe_commit(struct ox_builder *b) {
     }
 }
 
-/* Lets all ranks have the square sums of all units: first within those that hold a unit, then over the pipeline. */
+/* Lets all ranks have the square sums of all units: first within those that hold a unit, then over the groups of
+ * features of a coordinate, then over the pipeline. */
 static void gather_norms(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
@@ -351,8 +352,11 @@ static void gather_norms(struct ox_builder *b) {
             ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i, true);
         }
     }
+    if (ox_plan_tensors(b->in) > 1) {
+        ox_build_gather_totals(b, OX_AXIS_TENSOR);
+    }
     if (ox_plan_pipe(b->in) > 1) {
-        ox_build_gather_totals(b);
+        ox_build_gather_totals(b, OX_AXIS_PIPE);
     }
 }
 

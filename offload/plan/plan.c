@@ -78,15 +78,19 @@ static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *in
     return gather_bytes(ox_plan_holders(input), ox_plan_weight_bytes(input, unit_idx), whole);
 }
 
-/* The total of the square sums of each unit that is trained goes from those who hold it to all of the pipeline. */
-static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input) {
+/* The total of the square sums of each unit that is trained goes from those who hold it to all of the pipeline; before
+ * that those of the groups of features to all ranks of a coordinate. */
+static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input, enum ox_axis axis) {
+    const bool of_groups = axis == OX_AXIS_TENSOR;
     uint64_t own = 0, all = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        const bool here = ox_plan_owner(&input->ranks, i) == ox_plan_pipe_at(input);
+        const bool cut = ox_plan_tensor_owner(&input->ranks, i) != OX_NONE;
         const uint64_t bytes = input->model.units[i].trained ? sizeof(double) : 0;
-        own += ox_plan_holds(input, i) ? bytes : 0;
-        all += bytes;
+        own += (of_groups ? cut && ox_plan_holds(input, i) : here) ? bytes : 0;
+        all += !of_groups || (cut && here) ? bytes : 0;
     }
-    return gather_bytes(ox_plan_pipe(input), own, all);
+    return gather_bytes(ox_plan_group(input, axis).count, own, all);
 }
 
 uint32_t ox_plan_borrower(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -108,7 +112,8 @@ static uint64_t own_reports_bytes(const struct ox_plan_input *input) {
 
 /* What ranks give of their reports: of a pipeline each what its stages have left. */
 static struct ox_peer_bytes losses_bytes(const struct ox_plan_input *input, bool of_stages) {
-    const uint64_t own = (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input);
+    const bool gives = ox_plan_tensor_at(input) == 0; /* ranks with other groups of features have the same */
+    const uint64_t own = gives ? (uint64_t)input->model.micro_batches * ox_plan_own_row_groups(input) : 0;
     uint64_t all = 0;
     for (uint32_t at = 0; at < ox_plan_pipe(input); at++) {
         all += ox_plan_given_report_bytes(input, at, of_stages);
@@ -142,7 +147,7 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
     case OX_MOVE_SUM: /* each rank has one part */
         return exchange_bytes(input, task->grad_idx, 0, axis);
     case OX_MOVE_PARTIALS:
-        return axis == OX_AXIS_PIPE ? total_bytes(input) :
+        return axis == OX_AXIS_PIPE || axis == OX_AXIS_TENSOR ? total_bytes(input, axis) :
                gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
                             model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
     case OX_MOVE_LOSSES:
@@ -189,6 +194,13 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
     return sums;
 }
 
+bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32_t unit_idx) {
+    const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
+    const uint32_t owner = ox_plan_tensor_owner(ranks, unit_idx);
+    return ox_mesh_at(&mesh, rank, OX_AXIS_PIPE) == ox_plan_owner(ranks, unit_idx) &&
+           (owner == OX_NONE || owner == ox_mesh_at(&mesh, rank, OX_AXIS_TENSOR));
+}
+
 /* Numbers the chunks of a rank's table for a store that `per_store` ranks in a row have for themselves: of each unit
  * those that some of them hold, which are successive ones. */
 static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_shard_table *whole,
@@ -201,7 +213,7 @@ static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_sha
         uint32_t begin = UINT32_MAX, end = 0;
         for (uint32_t rank = first; rank < past; rank++) {
             const uint32_t idx = ox_mesh_at(&mesh, rank, OX_AXIS_SHARD);
-            if (ox_mesh_at(&mesh, rank, OX_AXIS_PIPE) == ox_plan_owner(ranks, i)) {
+            if (ox_plan_rank_holds(ranks, rank, i)) {
                 begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, holders, idx));
                 end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, holders, idx + 1));
             }
@@ -218,10 +230,9 @@ enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const stru
                                   struct ox_shard_table *out) {
     const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
     const struct ox_rank_group holders = ox_mesh_group(&mesh, ranks->idx, OX_AXIS_SHARD);
-    const uint32_t at = ox_mesh_at(&mesh, ranks->idx, OX_AXIS_PIPE);
     const enum ox_status status = ox_shard_table_slice(whole, holders.count, holders.idx, out);
     for (uint32_t i = 0; i < whole->unit_count && status == OX_OK; i++) {
-        if (ox_plan_owner(ranks, i) != at) { /* a slice without chunks */
+        if (!ox_plan_rank_holds(ranks, ranks->idx, i)) { /* a slice without chunks */
             out->shards[i].elem_first = out->shards[i].elem_count = out->shards[i].chunk_count = 0;
             out->shards[i].chunk_first = whole->shards[i].chunk_first;
         }
@@ -613,7 +624,10 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     }
     check_model(&input->model);
     OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
-    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_pipe(input) == ox_plan_rank_count(input));
+    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_tensors(input) * ox_plan_pipe(input) ==
+              ox_plan_rank_count(input));
+    OX_ASSERT(ox_plan_tensors(input) == 1 || (input->ranks.tensor_groups % ox_plan_tensors(input) == 0 &&
+                                              input->ranks.group_of != NULL));
     OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
                                              input->ranks.exchange == OX_EXCHANGE_FP32 &&
                                              (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));

@@ -413,6 +413,11 @@ struct ox_plan_ranks {
      * coordinate lie in a row, divide the step's micro-batches and hold its units, by `sharding` and `copies`. */
     uint32_t pipe;
     const uint32_t *pipe_of; /* the owner map: the coordinate of each unit; NULL with one. Not owned */
+    /* Features are cut into as many groups (0: 1), of which each of the `tensors` ranks that divide them (0: 1; a
+     * divisor) has as many in a row. Those ranks have the same micro-batches, and what crosses between them is cuts of
+     * passes. Results depend on tensor_groups alone. */
+    uint32_t tensor_groups, tensors;
+    const uint32_t *group_of; /* the group of each unit, OX_NONE: none, every rank has it; NULL with one. Not owned */
     enum ox_sharding sharding;
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
      * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
@@ -425,16 +430,25 @@ struct ox_plan_ranks {
 /* The axes on which these ranks lie: those that divide units, their copies, and the coordinates of a pipeline. */
 static inline struct ox_mesh ox_plan_mesh_of(const struct ox_plan_ranks *ranks) {
     const uint32_t count = ranks->count > 0 ? ranks->count : 1, given = ranks->copies > 0 ? ranks->copies : 1;
-    const uint32_t pipe = ranks->pipe > 0 ? ranks->pipe : 1, of_data = count / pipe;
+    const uint32_t pipe = ranks->pipe > 0 ? ranks->pipe : 1, tensors = ranks->tensors > 0 ? ranks->tensors : 1;
+    const uint32_t of_data = count / pipe / tensors;
     const uint32_t copies = ranks->sharding == OX_SHARDING_NONE ? of_data : given;
     return (struct ox_mesh){
-        .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe},
+        .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_TENSOR] = tensors,
+                 [OX_AXIS_PIPE] = pipe},
         .contexts = ranks->contexts > 0 ? ranks->contexts : 1};
 }
 /* The coordinate of the pipeline that holds a unit. */
 static inline uint32_t ox_plan_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
     return ranks->pipe > 1 ? ranks->pipe_of[unit_idx] : 0;
 }
+/* Which of the ranks that divide groups of features has a unit; OX_NONE: each of them. */
+static inline uint32_t ox_plan_tensor_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
+    const uint32_t group = ranks->tensors > 1 ? ranks->group_of[unit_idx] : OX_NONE;
+    return group == OX_NONE ? OX_NONE : group / (ranks->tensor_groups / ranks->tensors);
+}
+/* Whether a rank has a unit, or a slice of it. */
+bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32_t unit_idx);
 
 /* In which order a pipeline does its stages (offload/plan/schedule.h). */
 enum ox_pipe_schedule {
@@ -493,15 +507,22 @@ static inline struct ox_rank_group ox_plan_group(const struct ox_plan_input *inp
     const struct ox_mesh mesh = ox_plan_mesh(input);
     return ox_mesh_group(&mesh, input->ranks.idx, axis);
 }
-/* Coordinates of the pipeline, and that of the rank; how many ranks have each, which divide the micro-batches. */
+/* Coordinates of the pipeline, and that of the rank; ranks that divide groups of features, and which the rank is; how
+ * many ranks have the same of both, which divide the micro-batches and lie in a row. */
 static inline uint32_t ox_plan_pipe(const struct ox_plan_input *input) {
     return ox_plan_mesh(input).size[OX_AXIS_PIPE];
 }
 static inline uint32_t ox_plan_pipe_at(const struct ox_plan_input *input) {
     return ox_plan_group(input, OX_AXIS_PIPE).idx;
 }
+static inline uint32_t ox_plan_tensors(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).size[OX_AXIS_TENSOR];
+}
+static inline uint32_t ox_plan_tensor_at(const struct ox_plan_input *input) {
+    return ox_plan_group(input, OX_AXIS_TENSOR).idx;
+}
 static inline uint32_t ox_plan_data_ranks(const struct ox_plan_input *input) {
-    return ox_plan_rank_count(input) / ox_plan_pipe(input);
+    return ox_plan_rank_count(input) / ox_plan_pipe(input) / ox_plan_tensors(input);
 }
 /* How many ranks of a coordinate divide the rows of the same micro-batches; groups of rows, of all and of a rank. */
 static inline uint32_t ox_plan_contexts(const struct ox_plan_input *input) {
@@ -513,16 +534,17 @@ static inline uint32_t ox_plan_row_groups(const struct ox_plan_input *input) {
 static inline uint32_t ox_plan_own_row_groups(const struct ox_plan_input *input) {
     return ox_plan_row_groups(input) / ox_plan_contexts(input);
 }
-/* Whether the rank's coordinate holds the unit, and computes the stage: that of all its units. A unit of another
- * coordinate has no buffer, gradient or task in the plan. */
+/* Whether the rank holds the unit, and whether it computes the stage, with those of its units that it holds. A unit
+ * that others hold has no buffer, gradient or task in the plan. */
 static inline bool ox_plan_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->ranks.pipe <= 1 || input->ranks.pipe_of[unit_idx] == ox_plan_pipe_at(input);
+    return (input->ranks.pipe <= 1 && input->ranks.tensors <= 1) ||
+           ox_plan_rank_holds(&input->ranks, input->ranks.idx, unit_idx);
 }
 static inline uint32_t ox_plan_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
     return ox_plan_owner(&input->ranks, input->model.stages[stage_idx].units[0].unit_idx);
 }
 static inline bool ox_plan_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
-    return ox_plan_holds(input, input->model.stages[stage_idx].units[0].unit_idx);
+    return input->ranks.pipe <= 1 || ox_plan_stage_owner(input, stage_idx) == ox_plan_pipe_at(input);
 }
 /* The coordinate whose head computes with a unit of another one, as where its table is that of the embedding, which has
  * it; OX_NONE: none does. The unit is on loan then: in every step the head's rank gets it whole, from the rank of the

@@ -94,7 +94,8 @@ static bool sums(const struct effects *e) {
     bool trains = false;
     for (uint32_t k = 0; back && e->task->stage_idx < e->plan->stage_count &&
                          k < ox_effects_stage(e, e->task->stage_idx)->unit_count; k++) {
-        trains = trains || ox_effects_stage(e, e->task->stage_idx)->units[k].grad_idx != OX_NONE;
+        const struct ox_plan_stage_unit *const use = &ox_effects_stage(e, e->task->stage_idx)->units[k];
+        trains = trains || (use->grad_idx != OX_NONE && ox_proof_holds(e->in, use->unit_idx));
     }
     return trains;
 }
@@ -105,10 +106,10 @@ static bool has_slot(const struct effects *e) {
            (e->task->kind == OX_TASK_MOVE && e->task->move == OX_MOVE_GRAD);
 }
 
-/* Whether the task gathers the totals of all units over a pipeline. */
+/* Whether the task gathers the totals of all units over a pipeline, or of those that are groups of features. */
 static bool is_total(const struct ox_task *task) {
     return task->kind == OX_TASK_MOVE && task->lane == OX_LANE_LINK && task->move == OX_MOVE_PARTIALS &&
-           task->axis == OX_AXIS_PIPE;
+           (task->axis == OX_AXIS_PIPE || task->axis == OX_AXIS_TENSOR);
 }
 
 /* Whether the task comes between the phases of a pass. */

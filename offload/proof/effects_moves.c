@@ -173,7 +173,8 @@ static void transfer(struct effects *e, uint32_t stage_idx) {
     }
     const bool to_maker = leaves == is_gradient; /* the other rank computes the stage before */
     const uint32_t other = ox_proof_stage_owner(e->in, to_maker ? stage_idx - 1 : stage_idx);
-    if (e->task->peer != other * ox_proof_ranks(e->in) + ox_proof_rank_of(e->in)) {
+    const uint32_t apart = ox_proof_ranks(e->in) * ox_proof_tensors(e->in);
+    if (e->task->peer != other * apart + e->in->ranks.idx % apart) {
         ox_effects_reject(e, "goes to another rank than that which waits for it");
     }
     if (e->task->mb_idx != (*ox_effects_crossed(e, is_gradient, leaves, stage_idx))++) {
@@ -332,7 +333,8 @@ static void gather_losses(struct effects *e) {
     const bool before = !in_pipe && is_before_head(e, OX_USE_TARGET);
     const struct ox_content all_losses = ox_content(ALL_LOSSES, OX_NONE, 0);
     const struct ox_content from_to[2] = {own_reports(e, before), before ? ox_content_loads(e, true) : all_losses};
-    const uint64_t own = given_bytes(e, ox_proof_pipe_at(e->in)) * ox_proof_own_micro_batches(e->in);
+    const bool leads = ox_proof_tensor_of(e->in, e->in->ranks.idx) == 0; /* the others have the same */
+    const uint64_t own = leads ? given_bytes(e, ox_proof_pipe_at(e->in)) * ox_proof_own_micro_batches(e->in) : 0;
     uint64_t all = 0;
     for (uint32_t at = 0; at < ox_proof_pipe(e->in); at++) {
         all += given_bytes(e, at) * ox_proof_micro_batches(e->in);
@@ -421,7 +423,7 @@ static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
         sum_by_library(e, e->task->grad_idx);
         break;
     case OX_MOVE_PARTIALS:
-        if (e->task->axis == OX_AXIS_PIPE) {
+        if (e->task->axis == OX_AXIS_PIPE || e->task->axis == OX_AXIS_TENSOR) {
             ox_effects_totals_gather(e);
         } else {
             ox_effects_norm_gather(e, unit_idx);

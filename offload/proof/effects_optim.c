@@ -71,22 +71,37 @@ static struct ox_content own_norms(const struct effects *e) {
     return ox_content(NORMS, ox_proof_divides(e->in) ? unit_count : 0, unit_count);
 }
 
-/* Each coordinate gives the totals of the units that it holds. */
+/* What the norm needs of square sums: those of the units of the rank's coordinate, or of all. */
+static struct ox_content coordinate_norms(const struct effects *e) {
+    return ox_proof_tensors(e->in) > 1 ? ox_content(TOTALS, OX_NONE, 1) : own_norms(e);
+}
+
+/* Each coordinate gives the totals of the units that it holds; before that, each rank of several that divide groups of
+ * features those of its groups. */
 void ox_effects_totals_gather(struct effects *e) {
-    const uint64_t own = 8 * (uint64_t)ox_proof_update_count(e->in), all = 8 * (uint64_t)e->in->model.update_count;
-    const struct ox_content from_to[2] = {own_norms(e), ox_content(TOTALS, OX_NONE, 0)};
-    if (ox_proof_pipe(e->in) == 1) {
+    const bool of_groups = e->task->axis == OX_AXIS_TENSOR;
+    const uint32_t members = of_groups ? ox_proof_tensors(e->in) : ox_proof_pipe(e->in);
+    const struct ox_content from_to[2] = {of_groups ? own_norms(e) : coordinate_norms(e),
+                                          ox_content(TOTALS, OX_NONE, of_groups)};
+    uint64_t own = 0, all = 0;
+    for (uint32_t i = 0; i < e->in->model.unit_count; i++) {
+        const bool here = ox_proof_owner(e->in, i) == ox_proof_pipe_at(e->in);
+        const bool counts = ox_proof_trained(e->in, i) && (!of_groups || (here && ox_proof_is_of_group(e->in, i)));
+        all += counts ? 8 : 0;
+        own += counts && (of_groups ? ox_proof_holds(e->in, i) : here) ? 8 : 0;
+    }
+    if (members == 1) {
         ox_effects_reject(e, "gathers totals that no other rank has");
     }
     ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->norm_buf);
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_OTHER, all - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (ox_proof_pipe(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_OTHER, own * (members - 1));
 }
 
 /* A step that is not finite ends with this task. */
 void ox_effects_norm(struct effects *e) {
-    const struct ox_content from_to[2] = {ox_proof_pipe(e->in) > 1 ? ox_content(TOTALS, OX_NONE, 0) : own_norms(e),
+    const struct ox_content from_to[2] = {ox_proof_pipe(e->in) > 1 ? ox_content(TOTALS, OX_NONE, 0) : coordinate_norms(e),
                                           ox_content(FACTOR, OX_NONE, 0)};
     ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);

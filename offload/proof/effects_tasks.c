@@ -19,6 +19,9 @@ void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t u
 static void need_weights(struct effects *e, const struct ox_plan_stage *stage, bool cast) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
         const uint32_t unit_idx = stage->units[e->nth].unit_idx;
+        if (!ox_proof_holds(e->in, unit_idx)) {
+            continue;
+        }
         if (cast) {
             ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
         } else {
@@ -152,7 +155,7 @@ static void add_gradient(struct effects *e, const struct phase *phase, uint32_t 
 /* The gradients from the stage's uses of its units. */
 static void add_gradients(struct effects *e, const struct phase *phase, const struct ox_plan_stage *stage) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
-        if (stage->units[e->nth].grad_idx != OX_NONE) {
+        if (stage->units[e->nth].grad_idx != OX_NONE && ox_proof_holds(e->in, stage->units[e->nth].unit_idx)) {
             add_gradient(e, phase, stage->units[e->nth].grad_idx);
         }
     }
@@ -278,6 +281,8 @@ static void forward(struct effects *e, uint32_t stage_idx) {
     if (stage->kind == OX_PLAN_BLOCK) {
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, e->task->mb_idx));
         use_scratch(e, &phase, true);
+    } else if (phase.pass->scratch_bytes > 0) {
+        use_scratch(e, &phase, false);
     }
     need_batch(e);
     fill_through(e, &phase, OX_USE_Y, PART_ACT, ox_content(ACT, next_idx, e->task->mb_idx));
@@ -296,19 +301,20 @@ static void head(struct effects *e, uint32_t stage_idx) {
         ox_effects_reject(e, "belongs to a stage that computes no loss");
         return;
     }
-    const struct phase phase = phase_of(e, e->train ? &stage->backward : &stage->forward, false);
+    const struct phase phase = phase_of(e, e->train ? &stage->backward : &stage->forward, e->train);
     need_weights(e, stage, false);
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
     use_scratch(e, &phase, false);
     pool_reports(e);
-    if (mb_idx > 0 && !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
+    if ((mb_idx > 0 || !phase.first) &&
+        !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");
     }
-    ox_effects_fill(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, mb_idx + 1));
+    ox_effects_fill(e, OX_USE_LOSS, tier, ox_content(LOSSES, OX_NONE, mb_idx + phase.last));
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
     if (e->train) {
-        ox_effects_fill(e, OX_USE_DX, tier, ox_content(ACT_GRAD, stage_idx, mb_idx));
+        fill_through(e, &phase, OX_USE_DX, PART_ACT, ox_content(ACT_GRAD, stage_idx, mb_idx));
         add_gradients(e, &phase, stage);
     }
 }

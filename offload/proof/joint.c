@@ -110,7 +110,9 @@ static struct members members_of(const struct joint *joint, const struct player 
         const uint32_t contexts = ox_proof_contexts(player->in), apart = of_data / contexts;
         return (struct members){idx / of_data * of_data + idx % apart, apart, contexts};
     }
-    return task->axis == OX_AXIS_PIPE   ? (struct members){idx % of_data, of_data, ox_proof_pipe(player->in)}
+    const uint32_t tensors = ox_proof_tensors(player->in), of_pipe = of_data * tensors;
+    return task->axis == OX_AXIS_PIPE   ? (struct members){idx % of_pipe, of_pipe, ox_proof_pipe(player->in)}
+           : task->axis == OX_AXIS_TENSOR ? (struct members){idx / of_pipe * of_pipe + idx % of_data, of_data, tensors}
            : task->axis == OX_AXIS_COPY ? (struct members){idx / of_data * of_data + idx % holders, holders,
                                                            ox_proof_copies(player->in)}
                                         : (struct members){idx / holders * holders, 1, holders};

@@ -8,8 +8,8 @@
  * once for each micro-batch, of which other ranks than those that share it may have more or fewer: there lists are the
  * same among those that share their micro-batches, and all the rest on all. Take the ranks that have ended the fewest
  * of the rest, among those of them that share their micro-batches one that has come least far: it waits for ranks that
- * have come as far, or to the rest. Coordinates of a pipeline have different lists, and send to each other, so joint.c
- * plays them. */
+ * have come as far, or to the rest. Coordinates of a pipeline have different lists, and send to each other; those that
+ * divide groups of features have other units: so joint.c plays them. */
 #include "offload/proof/proof_internal.h"
 #include "offload/proof/sizes.h"
 
@@ -55,6 +55,17 @@ static bool same_owners(const struct ox_plan_input *a, const struct ox_plan_inpu
     return same;
 }
 
+/* Whether both say the same of which group of features each unit is, and groups are divided evenly. */
+static bool same_groups(const struct ox_plan_input *a, const struct ox_plan_input *b) {
+    const uint32_t *const x = a->ranks.group_of, *const y = b->ranks.group_of, groups = a->ranks.tensor_groups;
+    bool same = a->model.unit_count == b->model.unit_count && x != NULL && y != NULL &&
+                groups == b->ranks.tensor_groups && groups % ox_proof_tensors(a) == 0;
+    for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
+        same = x[i] == y[i] && (x[i] < groups || x[i] == OX_NONE);
+    }
+    return same;
+}
+
 /* How many of the step's micro-batches come before those of a rank, of as many with others: all of the groups before
  * its own. */
 static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t of_batch, uint32_t rank_idx) {
@@ -79,12 +90,17 @@ static bool joins_as_nodes(const struct ox_plan_ranks *ranks, uint32_t groups, u
 static enum ox_status check_input(const struct ox_plan_input *input, const struct ox_plan_input *first, uint32_t idx,
                                   uint32_t count) {
     const struct ox_plan_ranks *const ranks = &input->ranks, *const others = &first->ranks;
-    const uint32_t pipe = ranks->pipe > 1 ? ranks->pipe : 1, of_data = count / pipe;
+    const uint32_t pipe = ranks->pipe > 1 ? ranks->pipe : 1, tensors = ox_proof_tensors(input);
+    const uint32_t of_data = count / pipe / tensors;
     const uint32_t contexts = ox_proof_contexts(input), groups = ox_proof_row_groups(input);
     const uint32_t of_batch = of_data / contexts;
     if (of_data % contexts != 0 || groups % contexts != 0 || contexts != ox_proof_contexts(first) ||
         groups != ox_proof_row_groups(first) || !joins_as_nodes(ranks, groups, contexts, of_batch)) {
         return refuse(idx, "the rows are not divided");
+    }
+    if (tensors != ox_proof_tensors(first) || count % (pipe * tensors) != 0 ||
+        (tensors > 1 && !same_groups(input, first))) {
+        return refuse(idx, "the groups of features are not divided");
     }
     if (count % pipe != 0 || (pipe > 1 && (ranks->pipe != others->pipe || !same_owners(input, first)))) {
         return refuse(idx, "the units are not divided over the pipeline");
@@ -163,5 +179,6 @@ enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans, const st
             OX_THEN(status, check_joint(plans[i], plans[first + i % of_batch], i, true));
         }
     }
-    return status == OX_OK && ox_proof_pipe(inputs[0]) > 1 ? ox_proof_check_pipe(plans, inputs, count) : status;
+    const bool apart = ox_proof_pipe(inputs[0]) > 1 || ox_proof_tensors(inputs[0]) > 1;
+    return status == OX_OK && apart ? ox_proof_check_pipe(plans, inputs, count) : status;
 }

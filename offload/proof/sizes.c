@@ -25,7 +25,7 @@ static struct ox_proof_part part_among(const struct ox_shard *shard, uint64_t ra
 
 struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
     const uint32_t holders = ox_proof_holders(input);
-    if (ox_proof_owner(input, unit_idx) != rank_idx / ox_proof_ranks(input)) {
+    if (!ox_proof_rank_holds(input, rank_idx, unit_idx)) {
         return (struct ox_proof_part){0, 0};
     }
     const struct ox_shard *const shard = &input->table->shards[unit_idx];

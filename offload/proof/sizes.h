@@ -23,16 +23,19 @@ static inline bool ox_proof_has_state(const struct ox_plan_input *input, uint32_
 }
 /* The first stage that anything below or in it is trained of, from which on there is a backward. */
 uint32_t ox_proof_first_back(const struct ox_plan_input *input);
-/* All ranks; coordinates of the pipeline; the ranks of one coordinate, which divide the micro-batches, and which of
- * them the rank of the plan is. */
+/* All ranks; coordinates of the pipeline; of each the ranks that divide groups of features; those that have the same of
+ * both, which divide the micro-batches and lie in a row, and which of them the rank of the plan is. */
 static inline uint32_t ox_proof_all_ranks(const struct ox_plan_input *input) {
     return input->ranks.count > 1 ? input->ranks.count : 1;
 }
 static inline uint32_t ox_proof_pipe(const struct ox_plan_input *input) {
     return input->ranks.pipe > 1 ? input->ranks.pipe : 1;
 }
+static inline uint32_t ox_proof_tensors(const struct ox_plan_input *input) {
+    return input->ranks.tensors > 1 ? input->ranks.tensors : 1;
+}
 static inline uint32_t ox_proof_ranks(const struct ox_plan_input *input) {
-    return ox_proof_all_ranks(input) / ox_proof_pipe(input);
+    return ox_proof_all_ranks(input) / ox_proof_pipe(input) / ox_proof_tensors(input);
 }
 static inline uint32_t ox_proof_rank_of(const struct ox_plan_input *input) {
     return input->ranks.idx % ox_proof_ranks(input);
@@ -44,11 +47,29 @@ static inline uint32_t ox_proof_owner(const struct ox_plan_input *input, uint32_
 static inline uint32_t ox_proof_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
     return ox_proof_owner(input, input->model.stages[stage_idx].units[0].unit_idx);
 }
+/* Of a rank, its places on both axes. */
+static inline uint32_t ox_proof_pipe_of(const struct ox_plan_input *input, uint32_t rank_idx) {
+    return rank_idx / (ox_proof_ranks(input) * ox_proof_tensors(input));
+}
+static inline uint32_t ox_proof_tensor_of(const struct ox_plan_input *input, uint32_t rank_idx) {
+    return rank_idx / ox_proof_ranks(input) % ox_proof_tensors(input);
+}
+/* Whether a unit has a group of features, which one of the ranks that divide them has; and whether a rank has it. */
+static inline bool ox_proof_is_of_group(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_tensors(input) > 1 && input->ranks.group_of[unit_idx] != OX_NONE;
+}
+static inline bool ox_proof_rank_holds(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
+    const uint32_t tensors = ox_proof_tensors(input);
+    return ox_proof_owner(input, unit_idx) == ox_proof_pipe_of(input, rank_idx) &&
+           (!ox_proof_is_of_group(input, unit_idx) ||
+            input->ranks.group_of[unit_idx] * tensors / input->ranks.tensor_groups ==
+                ox_proof_tensor_of(input, rank_idx));
+}
 static inline bool ox_proof_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_owner(input, unit_idx) == input->ranks.idx / ox_proof_ranks(input);
+    return ox_proof_rank_holds(input, input->ranks.idx, unit_idx);
 }
 static inline bool ox_proof_computes(const struct ox_plan_input *input, uint32_t stage_idx) {
-    return ox_proof_stage_owner(input, stage_idx) == input->ranks.idx / ox_proof_ranks(input);
+    return ox_proof_stage_owner(input, stage_idx) == ox_proof_pipe_of(input, input->ranks.idx);
 }
 /* The coordinate whose head computes with a unit that another one has, which gets it on loan in every step; OX_NONE:
  * none does. And whether the rank gets the unit or gives it. */
@@ -135,7 +156,7 @@ static inline uint32_t ox_proof_own_micro_batches(const struct ox_plan_input *in
 }
 /* How many ranks do something together along an axis on which they do not divide gradients. */
 static inline uint32_t ox_proof_crossing(const struct ox_plan_input *input, uint32_t axis) {
-    return axis == OX_AXIS_CONTEXT ? ox_proof_contexts(input) : 1;
+    return axis == OX_AXIS_CONTEXT ? ox_proof_contexts(input) : axis == OX_AXIS_TENSOR ? ox_proof_tensors(input) : 1;
 }
 /* What a micro-batch reports, what the head leaves first; and the reports of all, with what is pooled of them. */
 static inline uint64_t ox_proof_report_bytes(const struct ox_plan_input *input) {
@@ -154,7 +175,7 @@ static inline uint32_t ox_proof_reporters(const struct ox_plan_input *input, uin
     return count;
 }
 static inline uint32_t ox_proof_pipe_at(const struct ox_plan_input *input) {
-    return input->ranks.idx / ox_proof_ranks(input);
+    return ox_proof_pipe_of(input, input->ranks.idx);
 }
 static inline uint32_t ox_proof_own_reporters(const struct ox_plan_input *input) {
     return ox_proof_reporters(input, ox_proof_pipe_at(input));

@@ -213,7 +213,8 @@ static double sum_bytes(const struct pricing *p) {
     uint64_t elems = 0;
     for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
         const uint32_t grad_idx = stage->units[nth].grad_idx;
-        elems += grad_idx == OX_NONE ? 0 : p->setup->input->model.grads[grad_idx].elem_count;
+        const bool has = grad_idx != OX_NONE && ox_plan_holds(p->setup->input, stage->units[nth].unit_idx);
+        elems += has ? p->setup->input->model.grads[grad_idx].elem_count : 0;
     }
     return (double)elems * sizeof(float);
 }
@@ -789,7 +790,7 @@ double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *
         lists[i] = (struct ox_sim_list){
             .plan = plans[i], .limits = bases[i].limits, .work = work_of, .context = &bases[i]};
     }
-    return ox_sim_play_pipe(sims, lists, count, ox_plan_data_ranks(setups[0].input), out);
+    return ox_sim_play_pipe(sims, lists, count, setups[0].input->ranks.count / count, out);
 }
 
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,

@@ -319,29 +319,39 @@ static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint3
                           what);
 }
 
+/* Whether member `at` of the rank's group on an axis gives the total of a unit to the others. */
+static bool gives_total(const struct ox_plan_input *input, enum ox_axis axis, uint32_t at, uint32_t unit_idx) {
+    const uint32_t owner = ox_plan_owner(&input->ranks, unit_idx);
+    return input->model.units[unit_idx].trained &&
+           (axis == OX_AXIS_PIPE ? owner == at
+                                 : owner == ox_plan_pipe_at(input) &&
+                                       ox_plan_tensor_owner(&input->ranks, unit_idx) == at);
+}
+
 /* The totals of units travel by the coordinates that hold them. They stand in for the partial sums of units that the
  * rank does not hold. */
-static enum ox_status gather_totals(struct ox_rank *rank, double *norms) {
+static enum ox_status gather_totals(struct ox_rank *rank, enum ox_axis axis, double *norms) {
     const struct ox_plan_input *const input = &rank->plan->input;
-    const uint32_t pipe = ox_plan_pipe(input), unit_count = input->model.unit_count;
+    const struct ox_rank_group group = ox_plan_group(input, axis);
+    const uint32_t unit_count = input->model.unit_count;
     struct cuts cuts = {{0}};
-    for (uint32_t at = 0; at < pipe; at++) {
+    for (uint32_t at = 0; at < group.count; at++) {
         uint64_t count = cuts.at[at] / sizeof *norms;
         for (uint32_t i = 0; i < unit_count; i++) {
-            if (input->model.units[i].trained && ox_plan_owner(&input->ranks, i) == at) {
-                rank->totals[count++] = at == ox_plan_pipe_at(input) ? ox_norm_total(rank, norms, i) : 0;
+            if (gives_total(input, axis, at, i)) {
+                rank->totals[count++] = at == group.idx ? ox_norm_total(rank, norms, i) : 0;
             }
         }
         cuts.at[at + 1] = count * sizeof *norms;
     }
     const enum ox_status status =
-        gather_doubles(rank, rank->along[OX_AXIS_PIPE], rank->totals, &cuts, "square sums of units");
+        gather_doubles(rank, rank->along[axis], rank->totals, &cuts, "square sums of units");
     uint64_t count = 0;
-    for (uint32_t at = 0; at < pipe && status == OX_OK; at++) {
+    for (uint32_t at = 0; at < group.count && status == OX_OK; at++) {
         for (uint32_t i = 0; i < unit_count; i++) {
-            if (input->model.units[i].trained && ox_plan_owner(&input->ranks, i) == at) {
+            if (gives_total(input, axis, at, i)) {
                 double *const first = &norms[ox_norm_partials_first(rank, i)];
-                *first = at == ox_plan_pipe_at(input) ? *first : rank->totals[count];
+                *first = at == group.idx ? *first : rank->totals[count];
                 count++;
             }
         }
@@ -354,7 +364,8 @@ static enum ox_status gather_losses(struct ox_rank *rank, double *losses) {
     const struct ox_plan_input *const input = &rank->plan->input;
     struct ox_sums sums = ox_plan_sums(input);
     const uint64_t bytes = ox_plan_report_bytes(&input->model);
-    const uint32_t head = ox_plan_stage_owner(input, input->model.stage_count - 1) * ox_plan_data_ranks(input);
+    const uint32_t head = ox_plan_stage_owner(input, input->model.stage_count - 1) * ox_plan_data_ranks(input) *
+                          ox_plan_tensors(input); /* of several that divide features the first */
     struct cuts cuts = {{0}};
     for (uint32_t i = 0; i < ox_plan_rank_count(input); i++) {
         const bool gives = i >= head && i < head + sums.ranks;
@@ -601,8 +612,8 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
     case OX_MOVE_SUM:
         return reduce_scatter(rank, plan, task);
     case OX_MOVE_PARTIALS:
-        return task->axis == OX_AXIS_PIPE
-                   ? gather_totals(rank, view(rank, plan, task, OX_USE_TARGET).ptr)
+        return task->axis == OX_AXIS_PIPE || task->axis == OX_AXIS_TENSOR
+                   ? gather_totals(rank, (enum ox_axis)task->axis, view(rank, plan, task, OX_USE_TARGET).ptr)
                    : gather_partials(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->unit_idx);
     case OX_MOVE_LOSSES:
         return ox_plan_pipe(&rank->plan->input) > 1 && rank->plan->input.model.report_doubles > 0

@@ -72,21 +72,28 @@ static void check_mesh(const struct ox_mesh *mesh) {
 /* Four ranks on each of two machines: those of a machine divide the model, and each machine has a copy. Twice as many,
  * as two coordinates of a pipeline, have the second coordinate behind all ranks of the first. */
 static void check_by_hand(void) {
-    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2, [OX_AXIS_PIPE] = 2}};
+    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2, [OX_AXIS_TENSOR] = 1, [OX_AXIS_PIPE] = 2}};
     const struct ox_rank_group pipe = ox_mesh_group(&mesh, 14, OX_AXIS_PIPE);
     CHECK(pipe.first == 6 && pipe.stride == 8 && pipe.count == 2 && pipe.idx == 1);
     const struct ox_rank_group slices = ox_mesh_group(&mesh, 6, OX_AXIS_SHARD);
     const struct ox_rank_group copies = ox_mesh_group(&mesh, 6, OX_AXIS_COPY);
     CHECK(slices.first == 4 && slices.stride == 1 && slices.count == 4 && slices.idx == 2);
     CHECK(copies.first == 2 && copies.stride == 4 && copies.count == 2 && copies.idx == 1);
+    /* two of these machines have half of the features each, and two more such the second half of the stages */
+    const struct ox_mesh cut = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 1, [OX_AXIS_TENSOR] = 2,
+                                         [OX_AXIS_PIPE] = 2}};
+    const struct ox_rank_group tensor = ox_mesh_group(&cut, 14, OX_AXIS_TENSOR);
+    CHECK(tensor.first == 10 && tensor.stride == 4 && tensor.count == 2 && tensor.idx == 1);
 }
 
 int main(void) {
     for (uint32_t shards = 1; shards <= RANKS_MAX; shards++) {
         for (uint32_t copies = 1; shards * copies <= RANKS_MAX; copies++) {
-            for (uint32_t pipe = 1; shards * copies * pipe <= RANKS_MAX; pipe *= 2) {
-                check_mesh(&(struct ox_mesh){
-                    .size = {[OX_AXIS_SHARD] = shards, [OX_AXIS_COPY] = copies, [OX_AXIS_PIPE] = pipe}});
+            for (uint32_t apart = 1; shards * copies * apart <= RANKS_MAX; apart *= 2) {
+                for (uint32_t pipe = 1; pipe <= apart; pipe *= 2) { /* and the rest divides groups of features */
+                    check_mesh(&(struct ox_mesh){.size = {[OX_AXIS_SHARD] = shards, [OX_AXIS_COPY] = copies,
+                                                          [OX_AXIS_TENSOR] = apart / pipe, [OX_AXIS_PIPE] = pipe}});
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
-/* Plans of ranks that divide the rows of sequences, and of one rank with several groups of rows: passes have phases,
- * between which pieces go to other ranks; each is proven by the checker, which finds every planted fault. */
+/* Plans of ranks that divide the rows of sequences, or groups of features, and of one rank with several groups of rows:
+ * passes have phases, between which pieces go to other ranks; each is proven by the checker, which finds every planted
+ * fault. */
 #include "base/bytes.h"
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
@@ -11,7 +12,7 @@
 enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
 
 struct totals {
-    uint64_t plans, rows, joins, deps;
+    uint64_t plans, rows, joins, deps, of_tensors;
     struct plan_faults faults, sizes;
 };
 
@@ -24,12 +25,14 @@ struct box {
 };
 
 /* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. Stages
- * that report know nothing of groups of rows. */
+ * that report, or say who has rows, know nothing of groups. */
 static bool choose(struct plan_sample *s, uint64_t seed) {
     struct ox_plans plans = {0};
     plan_sample_draw(s, seed);
     for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
         s->model.stages[i].reports = false;
+        s->model.stages[i].routes_bytes = 0;
+        s->model.stages[i].routed_back = 0;
     }
     s->in.model.report_doubles = s->in.model.pooled_doubles = 0;
     s->in.ranks.sum_groups = 1;
@@ -42,30 +45,61 @@ static bool choose(struct plan_sample *s, uint64_t seed) {
 
 /* Ranks with several groups of rows; with one rank in three cases of four, to see all of them summed in one place. */
 static struct ox_plan_ranks draw_ranks(uint64_t seed) {
-    static const uint32_t shapes[][3] = {{1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2},
-                                         {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8}, {4, 2, 4}, {1, 1, 8}};
+    static const uint32_t shapes[][5] = { /* of rows, of batches, groups of rows, of features, groups of features */
+        {1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2}, {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8},
+        {4, 2, 4}, {1, 1, 8}, {1, 1, 1, 2, 2}, {1, 1, 1, 2, 4}, {1, 2, 1, 2, 2}, {1, 1, 1, 4, 4}, {1, 2, 1, 3, 6},
+        {1, 2, 1, 4, 8}};
     uint64_t counter = 98000;
     const uint32_t *const shape = shapes[plan_sample_number(seed, &counter, sizeof shapes / sizeof *shapes)];
     struct ox_plan_ranks ranks = {.count = shape[0] * shape[1], .contexts = shape[0], .context_groups = shape[2]};
+    if (shape[3] > 1) {
+        ranks.tensors = shape[3];
+        ranks.tensor_groups = shape[4];
+        ranks.count *= shape[3];
+    }
     while (ranks.sum_groups < shape[1]) {
         ranks.sum_groups = ranks.sum_groups == 0 ? 1 : 2 * ranks.sum_groups;
     }
     ranks.sum_groups <<= plan_sample_number(seed, &counter, 3);
     ranks.micro_batches = ranks.sum_groups + (uint32_t)plan_sample_number(seed, &counter, 5);
     ranks.sharding = (enum ox_sharding)plan_sample_number(seed, &counter, OX_SHARDING_COUNT);
-    const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, ranks.count);
-    ranks.copies = ranks.count % copies == 0 ? copies : 0;
+    const uint32_t of_data = shape[0] * shape[1];
+    const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, of_data);
+    ranks.copies = of_data % copies == 0 ? copies : 0;
     return ranks;
 }
 
+/* Which group of features each unit is; two in five are none, and so are the first and the last one that is trained:
+ * all ranks have something to update from there on and up to there, as groups of a stage are in all of them. */
+static void draw_groups(uint32_t groups, const struct ox_plan_model *model, uint64_t seed, uint32_t *out) {
+    uint64_t counter = 98500;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const uint32_t update_idx = model->units[i].update_idx;
+        const bool has = plan_sample_number(seed, &counter, 5) > 1 && update_idx != 0 &&
+                         update_idx + 1 != model->update_count;
+        out[i] = has && groups > 1 ? (uint32_t)plan_sample_number(seed, &counter, groups) : OX_NONE;
+    }
+}
+
+/* The ranks among which what a pass leaves goes on, and their axis. */
+static uint32_t crossing(const struct ox_plan_ranks *ranks) {
+    return ranks->contexts > 1 ? ranks->contexts : ranks->tensors > 1 ? ranks->tensors : 1;
+}
+
+static enum ox_axis axis_of(const struct ox_plan_ranks *ranks) {
+    return ranks->contexts > 1 ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR;
+}
+
 /* Gives a pass cuts whose pieces lie one behind the other, at the end of its scratch or of what is kept. */
-static void cut_pass(struct ox_plan_pass *pass, uint32_t count, uint32_t members, uint64_t piece, uint64_t kept) {
+static void cut_pass(struct ox_plan_pass *pass, uint32_t count, const struct ox_plan_ranks *ranks, uint64_t piece,
+                     uint64_t kept) {
+    const uint32_t members = crossing(ranks);
     uint64_t at = pass->scratch_bytes;
     for (uint32_t i = 0; i < count; i++) {
         const bool in_kept = i == 0 && kept > 0, exchanges = i % 2 == 1;
         const uint64_t bytes = piece * members * (i + 1), first = in_kept ? 0 : at;
         pass->cuts[i] = (struct ox_plan_cut){
-            .kind = exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = OX_AXIS_CONTEXT,
+            .kind = exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = (uint8_t)axis_of(ranks),
             .role = in_kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = exchanges ? first + bytes : first,
             .target = first, .bytes = bytes, .share = (i + 1.0) / (count + 1)};
         at += in_kept ? 0 : bytes * (1 + exchanges);
@@ -76,22 +110,26 @@ static void cut_pass(struct ox_plan_pass *pass, uint32_t count, uint32_t members
 
 static void cut_stages(struct plan_sample *s, const struct ox_plan_ranks *ranks, uint64_t seed) {
     uint64_t counter = 97500;
-    for (uint32_t i = 0; i < s->in.model.stage_count && ranks->contexts > 1; i++) {
+    for (uint32_t i = 0; i < s->in.model.stage_count && crossing(ranks) > 1; i++) {
         struct ox_plan_stage *const stage = &s->model.stages[i];
         const uint64_t piece = 64 * (1 + plan_sample_number(seed, &counter, 200));
         const uint32_t count = (uint32_t)plan_sample_number(seed, &counter, 4);
         if (stage->kind == OX_PLAN_BLOCK) {
-            const uint64_t kept = stage->kept_bytes >= piece * ranks->contexts ? stage->kept_bytes : 0;
-            cut_pass(&stage->forward, count, ranks->contexts, piece, 0);
-            cut_pass(&stage->forward_kept, count, ranks->contexts, piece, kept);
-            cut_pass(&stage->backward, count + 1, ranks->contexts, piece, 0);
-            cut_pass(&stage->backward_kept, count, ranks->contexts, piece, kept);
+            const uint64_t kept = stage->kept_bytes >= piece * crossing(ranks) ? stage->kept_bytes : 0;
+            cut_pass(&stage->forward, count, ranks, piece, 0);
+            cut_pass(&stage->forward_kept, count, ranks, piece, kept);
+            cut_pass(&stage->backward, count + 1, ranks, piece, 0);
+            cut_pass(&stage->backward_kept, count, ranks, piece, kept);
+        } else if (ranks->tensors > 1) { /* which divide the vocabulary too */
+            cut_pass(&stage->forward, 2 * count, ranks, piece, 0);
+            cut_pass(&stage->backward, stage->kind == OX_PLAN_HEAD ? count + 3 : 0, ranks, piece, 0);
         }
     }
 }
 
 static uint32_t micro_batches_of(const struct ox_plan_ranks *ranks) {
-    const uint32_t of_batch = ranks->count / ranks->contexts, idx = ranks->idx % of_batch;
+    const uint32_t tensors = ranks->tensors > 1 ? ranks->tensors : 1;
+    const uint32_t of_batch = ranks->count / ranks->contexts / tensors, idx = ranks->idx % of_batch;
     const uint64_t groups = ranks->sum_groups, all = ranks->micro_batches;
     const uint64_t first = ox_div_up(groups * idx, of_batch), past = ox_div_up(groups * (idx + 1), of_batch);
     return (uint32_t)(ox_div_up(all * past, groups) - ox_div_up(all * first, groups));
@@ -117,7 +155,8 @@ static bool is_done(const struct plan_sample *s, const struct ox_plan *plan, uin
     }
     const bool backward = kind == OX_PLAN_BACKWARD || kind == OX_PLAN_BACKWARD_KEPT;
     const bool of_kept = kind == OX_PLAN_FORWARD_KEPT || kind == OX_PLAN_BACKWARD_KEPT;
-    return kept == of_kept &&
+    const bool in_one = s->in.model.stages[stage_idx].kind == OX_PLAN_HEAD; /* its forward and its backward */
+    return kept == of_kept && (!in_one || backward == (plan->kind == OX_PLAN_TRAIN)) &&
            (!backward || (plan->kind == OX_PLAN_TRAIN && stage_idx >= ox_plan_first_back(&s->in.model)));
 }
 
@@ -128,7 +167,7 @@ static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *p
             const struct ox_plan_pass *const pass =
                 ox_plan_stage_pass(&s->in.model.stages[i], (enum ox_plan_pass_kind)kind);
             for (uint32_t k = 0; k < pass->cut_count && is_done(s, plan, i, kind); k++) {
-                bytes += pass->cuts[k].bytes / s->in.ranks.contexts * (s->in.ranks.contexts - 1);
+                bytes += pass->cuts[k].bytes / crossing(&s->in.ranks) * (crossing(&s->in.ranks) - 1);
             }
         }
     }
@@ -149,6 +188,7 @@ static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan
     totals->plans++;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         totals->rows += plan->tasks[i].move == OX_MOVE_ROWS;
+        totals->of_tensors += plan->tasks[i].move == OX_MOVE_ROWS && plan->tasks[i].axis == OX_AXIS_TENSOR;
         totals->joins += plan->tasks[i].kind == OX_TASK_GRAD_FOLD && plan->tasks[i].last;
     }
     CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan));
@@ -177,6 +217,17 @@ static void refuse_box(const struct box *box, const char *what, struct totals *t
     }
 }
 
+/* One rank knows of fewer groups, or of fewer ranks that divide them. */
+static void refuse_half(struct box *box, struct ox_plan_ranks *ranks, struct totals *totals) {
+    const struct ox_plan_ranks kept = *ranks;
+    ranks->tensor_groups *= 2;
+    refuse_box(box, "another number of groups of features", totals);
+    *ranks = kept;
+    ranks->tensors = 1;
+    refuse_box(box, "another number of ranks that divide features", totals);
+    *ranks = kept;
+}
+
 /* Plants faults in how ranks divide rows, and in the order in which one of them meets the others. */
 static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 4000;
@@ -190,7 +241,17 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     ranks->context_groups *= 2;
     refuse_box(box, "another number of groups of rows", totals);
     *ranks = kept_ranks;
-    if (ranks->contexts == 1) {
+    if (ranks->tensors > 1) {
+        uint32_t others[PLAN_SAMPLE_UNITS_MAX];
+        memcpy(others, ranks->group_of, box->inputs[0].model.unit_count * sizeof *others);
+        others[0] = others[0] == 0 ? 1 : 0;
+        ranks->group_of = others;
+        refuse_box(box, "another group of a unit", totals);
+        *ranks = kept_ranks;
+        refuse_half(box, ranks, totals);
+        *ranks = kept_ranks;
+    }
+    if (crossing(ranks) == 1) {
         return;
     }
     uint32_t before = OX_NONE;
@@ -209,7 +270,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
         task->mb_idx++;
         refuse_box(box, "rows of another micro-batch", totals);
         *task = kept;
-        if (before != OX_NONE && kept.move == OX_MOVE_ROWS) {
+        /* what other ranks do with this one along another axis may come before or behind it */
+        const bool same_ranks = before != OX_NONE && (ranks->contexts > 1 || plan->tasks[before].axis == kept.axis);
+        if (same_ranks && kept.move == OX_MOVE_ROWS) {
             *task = plan->tasks[before];
             plan->tasks[before] = kept;
             refuse_box(box, "joint tasks in another order", totals);
@@ -237,8 +300,12 @@ static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind
 
 static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
     const struct ox_shard_table whole = s->table;
-    const struct ox_plan_ranks ranks = draw_ranks(seed);
+    struct ox_plan_ranks ranks = draw_ranks(seed);
     struct box box = {.count = ranks.count};
+    uint32_t group_of[PLAN_SAMPLE_UNITS_MAX];
+    CHECK(s->in.model.unit_count <= PLAN_SAMPLE_UNITS_MAX);
+    draw_groups(ranks.tensor_groups, &s->in.model, seed, group_of);
+    ranks.group_of = group_of;
     cut_stages(s, &ranks, seed);
     for (uint32_t idx = 0; idx < ranks.count; idx++) {
         become_rank(s, &whole, ranks, idx);
@@ -272,7 +339,7 @@ int main(void) {
            (unsigned long long)totals.plans, (unsigned long long)totals.rows, (unsigned long long)totals.joins,
            (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
            (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
-    CHECK(totals.rows > 0 && totals.joins > 0 && totals.faults.made > 0 && totals.deps > 0);
+    CHECK(totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0 && totals.faults.made > 0 && totals.deps > 0);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
     return test_end();
 }
