@@ -1,7 +1,9 @@
 /* The embedding: a row of the table for each id, and of the learned positions where the family has them. */
 #include "engine/model/list.h"
 
+#include "base/bytes.h"
 #include "base/planes.h"
+#include "engine/model/node_groups.h"
 
 #include <math.h>
 
@@ -47,12 +49,62 @@ static struct ox_token_range tokens_of(const struct ox_node_call *call, uint32_t
                        : (struct ox_token_range){first, (uint32_t)ox_groups_begin(vocab, groups, group + 1) - first};
 }
 
+/* Where ranks have groups of tokens each: rows of the rank's tokens, its part of the rows from each rank, and all rows
+ * of all tokens. */
+static uint64_t crossing_bytes(const struct ox_shape *shape, const struct ox_node *node) {
+    return (uint64_t)ox_own_rows_of(shape).most * ox_shape_tensors(shape) * node->out_count *
+           ox_real_bytes(shape->compute.real);
+}
+
+uint64_t ox_lookup_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    return backward || ox_shape_tensors(shape) == 1 ? 0 : 3 * ox_align_up(crossing_bytes(shape, node), 64);
+}
+
+uint32_t ox_lookup_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                         struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint64_t each = ox_lookup_scratch(list->shape, node, false) / 3;
+    const uint64_t bytes = crossing_bytes(list->shape, node);
+    (void)din;
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = 0, .target = each, .bytes = bytes};
+    out[1] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = 2 * each, .target = 2 * each, .bytes = bytes};
+    return backward ? 0 : 2;
+}
+
+/* The parts behind the first. A row is that of the one rank that has its token; the others have -0 there, to which any
+ * number is added as it is. */
+static void join_rows(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_own_rows own = ox_own_rows_of(shape);
+    const uint64_t each = ox_lookup_scratch(shape, call->node, false) / 3, real = ox_real_bytes(shape->compute.real);
+    const uint64_t cols = call->node->out_count;
+    unsigned char *const base = call->scratch;
+    if (call->part == 1) {
+        ox_add_pieces(&call->job->run, base + each, ox_shape_tensors(shape), own.most * cols, shape->compute.real);
+        OX_RUN(&call->job->run, add, .target = base + 2 * each + own.first * cols * real, .b = base + each,
+               .count = own.count * cols, .real = shape->compute.real);
+    } else {
+        OX_RUN(&call->job->run, add, .target = call->out, .b = base + 2 * each, .count = shape->rows * cols,
+               .real = shape->compute.real);
+    }
+}
+
 void ox_lookup_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
     const struct ox_planes position = planes_of(call, OX_ROLE_POSITION, 0);
-    for (uint32_t g = 0; g < call->list->groups; g++) {
+    const uint64_t count = (uint64_t)job->shape->rows * call->node->out_count;
+    void *const rows = ox_shape_tensors(job->shape) > 1 ? call->scratch : call->out;
+    if (call->part > 0) {
+        join_rows(call);
+        return;
+    }
+    if (rows != call->out) {
+        OX_RUN(&call->job->run, zero, .target = rows, .bytes = count * ox_real_bytes(job->shape->compute.real));
+        OX_RUN(&call->job->run, add, .target = rows, .b = rows, .scale = -1, .count = count,
+               .real = job->shape->compute.real);
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         const struct ox_planes table = planes_of(call, OX_ROLE_EMBED, g);
-        OX_RUN(&call->job->run, embed_forward, .out = call->out, .table_hi = table.hi, .table_lo = table.lo,
+        OX_RUN(&call->job->run, embed_forward, .out = rows, .table_hi = table.hi, .table_lo = table.lo,
                .pos_hi = position.hi, .pos_lo = position.lo, .ids = call->in, .positions = job->positions,
                .tokens = tokens_of(call, g), .rows = job->shape->rows, .hidden = call->node->out_count,
                .real = job->shape->compute.real);
@@ -61,9 +113,10 @@ void ox_lookup_forward(const struct ox_node_call *call) {
 
 void ox_lookup_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    for (uint32_t g = 0; g < call->list->groups; g++) {
+    const uint32_t first = call->list->group_first;
+    for (uint32_t g = first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, embed_backward, .dtable = ox_node_grad_of(call, OX_ROLE_EMBED, g),
-               .dpos = g == 0 ? ox_node_grad(call, OX_ROLE_POSITION) : NULL, .dout = call->dout, .ids = call->in,
+               .dpos = g == first ? ox_node_grad(call, OX_ROLE_POSITION) : NULL, .dout = call->dout, .ids = call->in,
                .positions = job->positions, .tokens = tokens_of(call, g), .rows = job->shape->rows,
                .hidden = call->node->out_count, .real = job->shape->compute.real);
     }

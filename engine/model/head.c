@@ -103,13 +103,21 @@ static void run_groups(const struct ox_node_call *call, struct ox_op_head op, bo
         op.loss_sum = rooms.spare;
         op.row_nll = rooms.row_nll;
     }
-    ox_loss_groups_statistics(call, &op, &rooms);
-    if (objective->pairs) {
+    struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
+    const bool apart = ox_shape_tensors(call->job->shape) > 1;
+    const uint32_t known = apart ? ox_loss_group_cuts(call->job->shape, call->node, cuts) : 0; /* behind this part */
+    if (call->part == 0) {
+        ox_loss_groups_statistics(call, &op, &rooms);
+    }
+    if (call->part == known) {
+        ox_loss_groups_merge(call, &op, &rooms);
+    }
+    if (objective->pairs && call->part == known) {
         weigh(call, values, &(struct rooms){.row_nll = rooms.row_nll, .row_weights = rooms.row_weights});
         op.row_weights = rooms.row_weights;
     }
-    if (backward) {
-        ox_loss_groups_gradients(call, &op, &rooms);
+    if (backward && call->part >= known) {
+        ox_loss_groups_gradients(call, &op, &rooms, call->part - known);
     }
 }
 
@@ -148,6 +156,14 @@ static void run_loss(const struct ox_node_call *call, bool backward) {
     }
 }
 
+uint32_t ox_loss_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                       struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    struct ox_loss_rooms rooms;
+    const uint32_t known = ox_loss_group_cuts(list->shape, node, out);
+    ox_loss_group_rooms(list->shape, node, NULL, &rooms);
+    return known + (backward && din ? ox_joined_sum_cuts(list->shape, node->in_count, rooms.sums_at, &out[known]) : 0);
+}
+
 void ox_loss_forward(const struct ox_node_call *call) {
     run_loss(call, false);
 }
@@ -160,7 +176,8 @@ void ox_loss_backward(const struct ox_node_call *call) {
 static void clear_behind_tables(struct ox_unit_job *job, float *const *grads_tables) {
     const struct ox_model_config *const config = &job->shape->model->config;
     const uint32_t groups = ox_model_groups(config);
-    for (uint32_t g = 0; g < groups && job->begins && is_tied(job->unit); g++) {
+    const bool first = !job->in_phases || job->phase == 0;
+    for (uint32_t g = 0; g < groups && job->begins && first && is_tied(job->unit); g++) {
         const uint64_t rows = ox_groups_begin(config->vocab, groups, g + 1) - ox_groups_begin(config->vocab, groups, g);
         if (grads_tables[g] != NULL) {
             ox_clear_range(job, grads_tables[g], rows * config->hidden,
@@ -179,10 +196,12 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
     job->head = args;
     job->planes[0] = args->planes;
-    OX_RUN(&job->run, zero, .target = args->loss_sum,
-           .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
+    if (!job->in_phases || job->phase == 0) {
+        OX_RUN(&job->run, zero, .target = args->loss_sum,
+               .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
+    }
     clear_behind_tables(job, args->grads_tables);
-    ox_schedule_run(&schedule, job, &weights, bases, OX_SCHEDULE_ALL_PHASES);
+    ox_schedule_run(&schedule, job, &weights, bases, job->in_phases ? job->phase : OX_SCHEDULE_ALL_PHASES);
     return job->run.status;
 }
 
@@ -222,7 +241,7 @@ struct walk {
 };
 
 static struct walk walk_of(const struct ox_shape *shape) {
-    const uint32_t vocab = shape->model->config.vocab;
+    const uint32_t vocab = shape->model->config.vocab / ox_shape_tensors(shape);
     const struct ox_head_walk walk = ox_head_walk_of(&shape->compute, shape->rows, vocab);
     struct walk out = {.vocab = vocab, .tiles = (double)ox_div_up(vocab, walk.tile_vocab), .held = walk.held};
     out.held &= !is_cut(shape);
@@ -274,7 +293,8 @@ static void gpu_cost(struct ox_cost *cost, bool backward) {
 }
 
 static void cpu_cost(struct ox_cost *cost, bool backward) {
-    const uint32_t hidden = cost->shape->model->config.hidden, vocab = cost->shape->model->config.vocab;
+    const uint32_t hidden = cost->shape->model->config.hidden;
+    const uint32_t vocab = cost->shape->model->config.vocab / ox_shape_tensors(cost->shape);
     const struct ox_cost_loop one_pass = {.passes = 1, .ops = 1}, two_passes = {.passes = 2, .ops = 1};
     ox_cost_add_loop(cost, vocab, hidden, two_passes); /* the table's planes are joined */
     ox_cost_add_linear(cost, hidden, vocab, false);

@@ -15,6 +15,11 @@ static uint32_t add_rows(struct ox_list *list, uint32_t width) {
     return add_value(list, (uint64_t)list->shape->rows * width * ox_real_bytes(list->shape->compute.real));
 }
 
+/* Of a width that is cut into groups of features, that of the rank's groups. */
+static uint32_t own_width(const struct ox_list *list, uint32_t width) {
+    return width / list->groups * (list->group_past - list->group_first);
+}
+
 static uint32_t add_floats(struct ox_list *list, uint32_t width) {
     return add_value(list, (uint64_t)list->shape->rows * width * sizeof(float));
 }
@@ -73,6 +78,8 @@ uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const
     *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1};
     list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
     list->groups = ox_model_groups(&shape->model->config);
+    list->group_first = shape->features.first;
+    list->group_past = list->group_first + ox_shape_own_features(shape);
     list->in = add_rows(list, shape->model->config.hidden);
     return list->in;
 }
@@ -157,7 +164,7 @@ static uint32_t add_linear(struct ox_list *list, struct ox_node linear) {
     linear.cut = list->groups == 1                                                     ? OX_CUT_NONE
                  : linear.role == OX_ROLE_QKV || linear.role == OX_ROLE_GATE_UP ? OX_CUT_COLUMNS
                                                                                        : OX_CUT_ROWS;
-    linear.out = add_rows(list, linear.out_count);
+    linear.out = add_rows(list, linear.cut == OX_CUT_COLUMNS ? own_width(list, linear.out_count) : linear.out_count);
     add_node(list, linear);
     return a != OX_ROLE_COUNT && has(list, a) ? add_adapters(list, &linear, a) : linear.out;
 }
@@ -189,8 +196,8 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
 static uint32_t add_head_norm(struct ox_list *list, struct ox_node node) {
     node.kind = OX_NODE_HEAD_NORM;
     node.out = add_in_place(list, node.in);
-    node.saved[0] = add_rows(list, node.head_count * node.in_count); /* the heads before the norm */
-    node.saved[1] = add_floats(list, node.head_count);
+    node.saved[0] = add_rows(list, own_width(list, node.head_count) * node.in_count); /* the heads before the norm */
+    node.saved[1] = add_floats(list, own_width(list, node.head_count));
     return add_node(list, node);
 }
 
@@ -222,14 +229,15 @@ uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
     const uint32_t heads = list->shape->model->config.heads;
     struct ox_node node = {.kind = OX_NODE_ATTEND, .role = OX_ROLE_SINKS, .in = qkv, .window = window};
     node.weights = list->shape->groups.all > 1 ? add_all_rows(list, qkv) : OX_NO_VALUE;
-    node.out = add_rows(list, heads_width(list, heads));
-    node.saved[0] = add_floats(list, heads);
+    node.out = add_rows(list, own_width(list, heads_width(list, heads)));
+    node.saved[0] = add_floats(list, own_width(list, heads));
     return add_node(list, node);
 }
 
 uint32_t ox_list_act(struct ox_list *list, uint32_t in) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_ACT, .in = in,
-                                           .out = add_rows(list, list->shape->model->config.width)});
+                                           .out = add_rows(list, own_width(list,
+                                                                           list->shape->model->config.width))});
 }
 
 uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids) {
@@ -458,7 +466,7 @@ void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, s
     const uint32_t hidden = shape->model->config.hidden;
     const struct ox_handed handed = ox_handed_of(shape);
     const bool last = unit->expert_first + unit->expert_count == shape->model->config.mixture.router.experts;
-    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = 1};
+    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = 1, .group_past = 1};
     list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
     list->in = add_value(list, unit->expert_first == 0 ? handed.first_bytes : handed.bytes);
     list->out = last ? add_rows(list, hidden) : add_value(list, handed.bytes);

@@ -88,7 +88,8 @@ struct ox_list {
     const struct ox_unit *unit; /* the stage's own, the first of its units */
     const struct ox_unit *units[OX_MODEL_STAGE_UNITS_MAX];
     uint32_t unit_count;
-    uint32_t groups; /* of features, one behind the other in every value that is cut */
+    uint32_t groups; /* of features; those of the rank lie one behind the other in every value that is cut */
+    uint32_t group_first, group_past; /* those of the rank */
     struct ox_node nodes[OX_LIST_NODES_MAX];
     struct ox_value values[OX_LIST_VALUES_MAX];
     uint32_t node_count, value_count;
@@ -164,6 +165,7 @@ struct ox_node_call {
     const struct ox_list *list;
     const struct ox_node *node;
     const struct ox_stage_weights *weights; /* its gradients are for backward */
+    uint32_t part; /* of a node whose work several ranks do in parts, between which pieces of its scratch cross */
     void *in, *residual, *out, *saved[OX_NODE_SAVED_MAX], *scratch;
     const void *order;            /* of a mixture, and what its pairs weigh */
     const float *pair_weights;
@@ -188,6 +190,13 @@ float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 
+/* What crosses behind a part of a node: where in the node's scratch, as in a plan (offload/plan/pass.h). */
+struct ox_node_cut_at {
+    enum ox_cut_kind kind;
+    uint64_t source, target, bytes;
+};
+enum { OX_NODE_CUTS_MAX = 6 };
+
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */
     unsigned reads_for_weights; /* those that only the gradients of its weights need */
@@ -202,6 +211,10 @@ struct ox_node_row {
     uint32_t weight_count; /* roles of its weights: node->role and those after it, of which the family may lack some */
     /* Bytes of scratch while it runs; NULL: none. */
     uint64_t (*scratch)(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+    /* How many parts the node's work has beside the first, and what crosses before each of them; NULL: none. `din`:
+     * backward makes the gradient of `in`. */
+    uint32_t (*parts)(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                      struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
     void (*forward)(const struct ox_node_call *call);
     void (*backward)(const struct ox_node_call *call);
     void (*cost)(struct ox_cost *cost, const struct ox_node *node, bool backward);
@@ -246,11 +259,16 @@ void ox_router_up_forward(const struct ox_node_call *call);
 void ox_router_up_backward(const struct ox_node_call *call);
 void ox_cost_grouped_adapter(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* What the nodes of an embedding and of a head do: embed.c, head.c. */
+uint64_t ox_lookup_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_lookup_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                         struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 void ox_lookup_forward(const struct ox_node_call *call);
 void ox_lookup_backward(const struct ox_node_call *call);
 void ox_scale_forward(const struct ox_node_call *call);
 void ox_scale_backward(const struct ox_node_call *call);
 void ox_cast_forward(const struct ox_node_call *call);
+uint32_t ox_loss_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                       struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 void ox_loss_forward(const struct ox_node_call *call);
 void ox_loss_backward(const struct ox_node_call *call);
 uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);

@@ -154,7 +154,7 @@ static uint32_t qkv_width(const struct ox_shape *shape) {
 static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     return !backward               ? 0
            : groups_of(shape) == 1 ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count)
-                                   : ox_norm_group_scratch(shape, node->in_count, 1);
+                                   : ox_head_norm_group_scratch(shape, node->in_count);
 }
 
 /* The heads of the first group within a row of it. */
@@ -168,7 +168,7 @@ static void head_norm_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
     const uint32_t groups = call->list->groups, heads = node->head_count / groups, stride = node->stride / groups;
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, head_norm_forward,
                .inout = ox_node_group(call, first_heads(call, call->out), stride, g),
                .saved = ox_node_group(call, call->saved[0], heads * node->in_count, g),
@@ -199,7 +199,7 @@ static void rotate(const struct ox_node_call *call, void *qkv, bool inverse) {
     const struct ox_unit_job *const job = call->job;
     const struct ox_model_config *const config = &job->shape->model->config;
     const uint32_t groups = call->list->groups, width = qkv_width(job->shape) / groups;
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, rope,
                .qk = ox_node_group(call, qkv, width, g), .cos_table = job->cos_table, .sin_table = job->sin_table,
                .positions = job->positions, .rows = job->shape->rows, .row_stride = width,
@@ -295,7 +295,7 @@ static void attend_forward(const struct ox_node_call *call) {
         ox_attend_group_forward(call);
         return;
     }
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, attention_forward, .out = ox_node_group(call, call->out, out_width, g),
                .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g),
                .qkv = ox_node_group(call, call->in, width, g), .positions = job->documents, .scratch = call->scratch,
@@ -313,7 +313,7 @@ static void attend_backward(const struct ox_node_call *call) {
     const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
     const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
     const uint32_t width = qkv_width(job->shape) / groups;
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, attention_backward, .dqkv = ox_node_group(call, call->din, width, g),
                .dout = ox_node_group(call, call->dout, out_width, g), .qkv = ox_node_group(call, call->in, width, g),
                .out = ox_node_group(call, call->out, out_width, g),
@@ -327,7 +327,8 @@ static void attend_backward(const struct ox_node_call *call) {
 
 static void act_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, act_forward, .out = call->out, .in = call->in, .rows = shape->rows * groups_of(shape),
+    OX_RUN(&call->job->run, act_forward, .out = call->out, .in = call->in,
+           .rows = shape->rows * ox_shape_own_features(shape),
            .width = shape->model->config.width / groups_of(shape), .kind = shape->model->config.act,
            .real = shape->compute.real);
 }
@@ -335,7 +336,7 @@ static void act_forward(const struct ox_node_call *call) {
 static void act_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, act_backward, .din = call->din, .dout = call->dout, .in = call->in,
-           .rows = shape->rows * groups_of(shape), .width = shape->model->config.width / groups_of(shape),
+           .rows = shape->rows * ox_shape_own_features(shape), .width = shape->model->config.width / groups_of(shape),
            .kind = shape->model->config.act, .real = shape->compute.real);
 }
 
@@ -473,24 +474,26 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                       .weight_count = 2, .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
     [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
-                        .weight_count = 2, .scratch = ox_linear_group_scratch, .forward = linear_forward,
-                        .backward = linear_backward, .cost = ox_cost_linear},
+                        .weight_count = 2, .scratch = ox_linear_group_scratch, .parts = ox_linear_group_parts,
+                        .forward = linear_forward, .backward = linear_backward, .cost = ox_cost_linear},
     [OX_NODE_ADD] = {.adds = true, .forward = add_forward, .backward = add_backward, .cost = ox_cost_add},
     [OX_NODE_HEAD_NORM] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT, .weight_count = 1,
-                           .scratch = head_norm_scratch, .forward = head_norm_forward,
+                           .scratch = head_norm_scratch, .parts = ox_head_norm_group_parts,
+                           .forward = head_norm_forward,
                            .backward = head_norm_backward, .cost = ox_cost_head_norm},
     [OX_NODE_ROPE] = {.over = OX_OVER_DOUT, .forward = rope_forward, .backward = rope_backward, .cost = ox_cost_rope},
     [OX_NODE_ATTEND] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED | OX_READS_WEIGHTS, .weight_count = 1,
                         .scratch = attend_scratch,
                         .forward = attend_forward, .backward = attend_backward, .cost = ox_cost_attend},
     [OX_NODE_LOOKUP] = {.reads = OX_READS_IN, .may_skip_din = true, .only_adds = true, .weight_count = 2,
-                        .forward = ox_lookup_forward, .backward = ox_lookup_backward, .cost = ox_cost_lookup},
+                        .scratch = ox_lookup_scratch, .parts = ox_lookup_parts, .forward = ox_lookup_forward,
+                        .backward = ox_lookup_backward, .cost = ox_cost_lookup},
     [OX_NODE_SCALE] = {.over = OX_OVER_DOUT, .forward = ox_scale_forward, .backward = ox_scale_backward,
                        .cost = ox_cost_scale},
     [OX_NODE_CAST] = {.forward = ox_cast_forward, .cost = ox_cost_cast},
     [OX_NODE_LOSS] = {.reads = OX_READS_IN, .may_skip_din = true, .may_replace_dout = true, .weight_count = 1,
-                      .scratch = ox_loss_scratch, .forward = ox_loss_forward, .backward = ox_loss_backward,
-                      .cost = ox_cost_loss},
+                      .scratch = ox_loss_scratch, .parts = ox_loss_parts, .forward = ox_loss_forward,
+                      .backward = ox_loss_backward, .cost = ox_cost_loss},
     [OX_NODE_SPLICE] = {.may_skip_din = true, .adds = true, .forward = splice_forward, .backward = splice_backward,
                         .cost = ox_cost_splice},
     [OX_NODE_ALL_ROWS] = {.adds = true, .cuts = true, .scratch = ox_all_rows_scratch, .forward = ox_all_rows_forward,

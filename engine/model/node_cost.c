@@ -29,7 +29,7 @@ static bool trains(const struct ox_cost *cost, uint32_t role) {
 
 /* A sum over groups of features: each writes its part, all but one are added, and the sum is rounded. */
 static void group_sum_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    const uint32_t groups = ox_model_groups(&cost->shape->model->config);
+    const uint32_t groups = ox_shape_own_features(cost->shape);
     if (node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS) && !(backward && cost->skips_din)) {
         const double elems = cost->rows * (backward ? node->in_count : node->out_count);
         cost->work.bytes += elems * sizeof(float) * (4.0 * (groups - 1) + 2);
@@ -39,19 +39,22 @@ static void group_sum_cost(struct ox_cost *cost, const struct ox_node *node, boo
 
 /* The gradient of a bias is a sum over rows; the CPU makes it with the GEMM. */
 void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const uint32_t tensors = ox_shape_tensors(cost->shape);
+    const uint32_t in = node->in_count / (node->cut == OX_CUT_ROWS ? tensors : 1);
+    const uint32_t out = node->out_count / (node->cut == OX_CUT_COLUMNS ? tensors : 1);
     group_sum_cost(cost, node, backward);
     if (!backward) {
-        ox_cost_add_linear(cost, node->in_count, node->out_count, node->residual != OX_NO_VALUE);
+        ox_cost_add_linear(cost, in, out, node->residual != OX_NO_VALUE);
         return;
     }
-    ox_cost_add_linear_backward(cost, node->in_count, node->out_count, trains(cost, node->role));
+    ox_cost_add_linear_backward(cost, in, out, trains(cost, node->role));
     if (cost->on_gpu && trains(cost, node->role + 1)) {
-        ox_cost_add_loop(cost, cost->rows, node->out_count, (struct ox_cost_loop){.passes = 1, .ops = 2});
+        ox_cost_add_loop(cost, cost->rows, out, (struct ox_cost_loop){.passes = 1, .ops = 2});
     }
 }
 
 void ox_cost_head_norm(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    const double width = (double)node->head_count * node->in_count;
+    const double width = (double)node->head_count * node->in_count / ox_shape_tensors(cost->shape);
     ox_cost_add_loop(cost, cost->rows, width, backward ? cost->loops->head_norm_backward : cost->loops->head_norm);
 }
 
@@ -66,7 +69,8 @@ void ox_cost_splice(struct ox_cost *cost, const struct ox_node *node, bool backw
 
 static void rotation_cost(struct ox_cost *cost) {
     const struct ox_model_config *const config = &cost->shape->model->config;
-    const double width = (double)(config->heads + config->kv_heads) * config->head_dim;
+    const double width =
+        (double)(config->heads + config->kv_heads) * config->head_dim / ox_shape_tensors(cost->shape);
     ox_cost_add_loop(cost, cost->rows, width, (struct ox_cost_loop){.passes = 2, .ops = 1});
 }
 
@@ -118,7 +122,7 @@ void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backw
                                                               : (struct launched){.count = 1, .waiting = 1};
     *(backward ? &cost->work.attention_backward_flops : &cost->work.attention_flops) +=
         launched.waiting * ox_attention_flops(&cost->shape->compute, &attention, backward) /
-        ox_shape_groups(cost->shape);
+        ox_shape_groups(cost->shape) / ox_shape_tensors(cost->shape);
     cost->work.ops += launched.count;
     if (!cost->on_gpu) {
         rotation_cost(cost);
@@ -127,8 +131,9 @@ void ox_cost_attend(struct ox_cost *cost, const struct ox_node *node, bool backw
 
 void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const struct ox_model_config *const config = &cost->shape->model->config;
-    const double in_width = (ox_activation_is_gated(config->act) ? 2.0 : 1.0) * config->width;
+    const double width = (double)config->width / ox_shape_tensors(cost->shape);
+    const double in_width = (ox_activation_is_gated(config->act) ? 2.0 : 1.0) * width;
     (void)node;
-    ox_cost_add_loop(cost, cost->rows, (backward ? 2 : 1) * in_width + config->width,
+    ox_cost_add_loop(cost, cost->rows, (backward ? 2 : 1) * in_width + width,
                      (struct ox_cost_loop){.passes = 1, .ops = 1});
 }

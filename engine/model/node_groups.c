@@ -6,6 +6,8 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+enum { ALIGN_BYTES = 64 };
+
 /* ---- sums ---- */
 
 /* Sums that wait at the same time. */
@@ -46,16 +48,111 @@ const float *ox_group_sum_end(struct ox_group_sum *sum) {
     return sum->room;
 }
 
+/* ---- sums in parts ---- */
+
+struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape) {
+    const uint32_t tensors = ox_shape_tensors(shape), each = (uint32_t)ox_div_up(shape->rows, tensors);
+    const uint32_t at = tensors == 1 ? 0 : shape->features.first / shape->features.count;
+    const uint32_t first = (uint32_t)ox_min_u64((uint64_t)at * each, shape->rows);
+    return (struct ox_own_rows){.first = first, .count = (uint32_t)ox_min_u64(each, shape->rows - first),
+                                .most = each};
+}
+
+/* Elements of what crosses, in pieces of the same size. */
+static uint64_t crossing_elems(const struct ox_shape *shape, uint64_t width) {
+    return ox_own_rows_of(shape).most * ox_shape_tensors(shape) * width;
+}
+
+struct ox_joined_sum ox_joined_sum_of(const struct ox_shape *shape, uint64_t width) {
+    const uint64_t count = crossing_elems(shape, width), real = ox_real_bytes(shape->compute.real);
+    const uint64_t own = ox_group_sum_bytes(ox_shape_own_features(shape), shape->rows * width);
+    struct ox_joined_sum room = {.bytes = own};
+    if (ox_shape_tensors(shape) > 1) {
+        room.pieces = ox_align_up(ox_max_u64(own, count * sizeof(float)), ALIGN_BYTES);
+        room.rows = room.pieces + ox_align_up(count * sizeof(float), ALIGN_BYTES);
+        room.bytes = room.rows + ox_align_up(count * real, ALIGN_BYTES);
+    }
+    return room;
+}
+
+uint32_t ox_joined_sum_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out) {
+    const struct ox_joined_sum room = ox_joined_sum_of(shape, width);
+    const uint64_t count = crossing_elems(shape, width);
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = at, .target = at + room.pieces,
+                                     .bytes = count * sizeof(float)};
+    out[1] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at + room.rows, .target = at + room.rows,
+                                     .bytes = count * ox_real_bytes(shape->compute.real)};
+    return 2;
+}
+
+void ox_add_pieces(struct ox_run *run, void *pieces, uint32_t count, uint64_t elems, enum ox_real real) {
+    const uint64_t apart = elems * ox_real_bytes(real);
+    const struct ox_sums order = {.micro_batches = count, .groups = count, .ranks = 1};
+    uint32_t stack[OX_TENSOR_GROUPS_MAX], depth = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        stack[depth++] = i;
+        for (uint32_t folds = ox_sums_folds(&order, i); folds > 0; folds--, depth--) {
+            void *const lower = (unsigned char *)pieces + stack[depth - 2] * apart;
+            OX_RUN(run, add, .target = lower, .a = lower, .b = (unsigned char *)pieces + stack[depth - 1] * apart,
+                   .count = elems, .real = real);
+        }
+    }
+    OX_ASSERT(depth == 1);
+}
+
+static struct ox_run *run_of(const struct ox_node_call *call) {
+    return &call->job->run;
+}
+
+/* Where the rank's part of the rows begins, which has `width` bytes for each. */
+static void *own_rows(const struct ox_own_rows *own, const void *rows, uint64_t width) {
+    return rows == NULL ? NULL : (unsigned char *)(uintptr_t)rows + own->first * width;
+}
+
+static void settle(const struct ox_node_call *call, struct ox_op_settle op) {
+    op.real = call->job->shape->compute.real;
+    OX_THEN(run_of(call)->status, OX_QUEUE(run_of(call)->ops, run_of(call)->lane, settle, &op));
+}
+
+void ox_joined_sum_end(const struct ox_node_call *call, struct ox_group_sum *sum, uint32_t part,
+                       struct ox_op_settle op) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_joined_sum room = ox_joined_sum_of(shape, op.cols);
+    const uint32_t tensors = ox_shape_tensors(shape);
+    const struct ox_own_rows own = ox_own_rows_of(shape);
+    const uint64_t width = op.cols * ox_real_bytes(shape->compute.real);
+    unsigned char *const base = (unsigned char *)sum->room;
+    op.rows = own.count;
+    if (part == 0) {
+        op.in = ox_group_sum_end(sum);
+    }
+    if (tensors == 1) {
+        settle(call, op);
+    } else if (part == 1) {
+        ox_add_pieces(run_of(call), base + room.pieces, tensors, (uint64_t)own.most * op.cols, OX_REAL_F32);
+        op.in = (const float *)(const void *)(base + room.pieces);
+        op.out = own_rows(&own, base + room.rows, width);
+        op.residual = own_rows(&own, op.residual, width);
+        if (op.rows > 0) {
+            settle(call, op);
+        }
+    } else if (part == 2) {
+        OX_RUN(run_of(call), add, .target = op.out, .b = base + room.rows, .count = (uint64_t)shape->rows * op.cols,
+               .real = shape->compute.real);
+    }
+}
+
 /* ---- parts of values ---- */
 
 void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group) {
-    const uint64_t elems = (uint64_t)group * call->job->shape->rows * width;
+    const uint64_t elems = (uint64_t)(group - call->list->group_first) * call->job->shape->rows * width;
     return rows == NULL ? NULL
                         : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
 }
 
 float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, uint32_t width, uint32_t group) {
-    return rows == NULL ? NULL : (float *)(uintptr_t)rows + (uint64_t)group * call->job->shape->rows * width;
+    const uint64_t elems = (uint64_t)(group - call->list->group_first) * call->job->shape->rows * width;
+    return rows == NULL ? NULL : (float *)(uintptr_t)rows + elems;
 }
 
 /* ---- linear ---- */
@@ -64,22 +161,23 @@ static enum ox_role bias_of(const struct ox_node *node) {
     return (enum ox_role)(node->role + 1);
 }
 
+static bool sums_over_groups(const struct ox_node *node, bool backward) {
+    return node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
+}
+
 uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    const uint32_t groups = ox_model_groups(&shape->model->config);
     const uint32_t width = backward ? node->in_count : node->out_count;
-    const bool sums = node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
-    return sums ? ox_group_sum_bytes(groups, (uint64_t)shape->rows * width) : 0;
+    return sums_over_groups(node, backward) ? ox_joined_sum_of(shape, width).bytes : 0;
+}
+
+uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                               struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint32_t width = backward ? node->in_count : node->out_count;
+    return sums_over_groups(node, backward) && (!backward || din) ? ox_joined_sum_cuts(list->shape, width, 0, out) : 0;
 }
 
 static struct ox_group_sum begin_sum(const struct ox_node_call *call, uint64_t count) {
     return (struct ox_group_sum){.run = &call->job->run, .room = call->scratch, .count = count};
-}
-
-static void settle(const struct ox_node_call *call, struct ox_group_sum *sum, struct ox_op_settle op) {
-    op.in = ox_group_sum_end(sum);
-    op.rows = call->job->shape->rows;
-    op.real = call->job->shape->compute.real;
-    OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, settle, &op));
 }
 
 void ox_linear_groups_forward(const struct ox_node_call *call) {
@@ -91,7 +189,7 @@ void ox_linear_groups_forward(const struct ox_node_call *call) {
     const uint32_t out = columns ? node->out_count / groups : node->out_count;
     struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * out);
     OX_ASSERT(node->stride == 0 && (!columns || call->residual == NULL));
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         OX_RUN(&call->job->run, linear_forward,
                .out = columns ? ox_node_group(call, call->out, out, g) : ox_group_sum_next(&sum),
                .in = columns ? call->in : ox_node_group(call, call->in, in, g),
@@ -104,8 +202,9 @@ void ox_linear_groups_forward(const struct ox_node_call *call) {
         }
     }
     if (!columns) {
-        settle(call, &sum, (struct ox_op_settle){.out = call->out, .residual = call->residual, .cols = out,
-                                                 .bias = ox_node_weight(call, bias_of(node))});
+        ox_joined_sum_end(call, &sum, call->part,
+                          (struct ox_op_settle){.out = call->out, .residual = call->residual, .cols = out,
+                                                .bias = ox_node_weight(call, bias_of(node))});
     }
 }
 
@@ -117,12 +216,12 @@ void ox_linear_groups_backward(const struct ox_node_call *call) {
     const uint32_t in = columns ? node->in_count : node->in_count / groups;
     const uint32_t out = columns ? node->out_count / groups : node->out_count;
     struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * in);
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         void *const din = columns ? (void *)ox_group_sum_next(&sum) : ox_node_group(call, call->din, in, g);
-        /* the bias of a sum over groups is not cut: the first product makes its gradient */
+        /* the bias of a sum over groups is not cut: the rank's first product makes its gradient */
         OX_RUN(&call->job->run, linear_backward, .din = call->din == NULL ? NULL : din,
                .dweight = ox_node_grad_of(call, node->role, g),
-               .dbias = columns || g == 0 ? ox_node_grad_of(call, bias_of(node), g) : NULL,
+               .dbias = columns || g == call->list->group_first ? ox_node_grad_of(call, bias_of(node), g) : NULL,
                .dout = columns ? ox_node_group(call, call->dout, out, g) : call->dout,
                .in = columns ? call->in : ox_node_group(call, call->in, in, g),
                .weight = ox_node_weight_of(call, node->role, g),
@@ -134,7 +233,8 @@ void ox_linear_groups_backward(const struct ox_node_call *call) {
         }
     }
     if (columns && call->din != NULL) {
-        settle(call, &sum, (struct ox_op_settle){.out = call->din, .residual = call->dresidual, .cols = in});
+        ox_joined_sum_end(call, &sum, call->part,
+                          (struct ox_op_settle){.out = call->din, .residual = call->dresidual, .cols = in});
     }
 }
 
@@ -144,6 +244,22 @@ uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint
     const uint32_t groups = ox_model_groups(&shape->model->config);
     const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&shape->compute, cols), sizeof(double) * 8);
     return own + ox_group_sum_bytes(groups, (uint64_t)cols * vectors);
+}
+
+/* With several ranks the gradients of all groups, one behind the other. */
+uint64_t ox_head_norm_group_scratch(const struct ox_shape *shape, uint32_t cols) {
+    const uint32_t groups = ox_model_groups(&shape->model->config);
+    return ox_norm_group_scratch(shape, cols, 1) +
+           (ox_shape_tensors(shape) > 1 ? groups * (uint64_t)cols * sizeof(float) : 0);
+}
+
+uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                                  struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint64_t at = ox_norm_group_scratch(list->shape, node->in_count, 1);
+    (void)din;
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
+                                     .bytes = list->groups * (uint64_t)node->in_count * sizeof(float)};
+    return backward && ox_list_trains(list, node->role) ? 1 : 0;
 }
 
 /* The room of the sums behind that of the operation. */
@@ -192,22 +308,27 @@ void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_
 }
 
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op) {
-    const uint32_t groups = call->list->groups;
     const struct ox_op_head_norm_backward all = op;
+    const bool apart = ox_shape_tensors(call->job->shape) > 1;
+    const uint64_t at = ox_norm_group_scratch(call->job->shape, op.head_dim, 1);
+    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + at);
     struct ox_group_sum sum = begin_norm_sum(call, op.head_dim, 1);
-    for (uint32_t g = 0; g < groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         op.dinout = ox_node_group(call, all.dinout, all.row_stride, g);
         op.saved = ox_node_group(call, all.saved, all.heads * all.head_dim, g);
         op.rstd = ox_node_group_floats(call, all.rstd, all.heads, g);
-        op.dgain = all.dgain == NULL ? NULL : ox_group_sum_next(&sum);
+        op.dgain = all.dgain == NULL ? NULL : apart ? vectors + (uint64_t)g * op.head_dim : ox_group_sum_next(&sum);
         op.begins = true;
         OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head_norm_backward, &op));
-        if (all.dgain != NULL) {
+        if (all.dgain != NULL && !apart) {
             ox_group_sum_add(&sum);
         }
     }
-    if (all.dgain != NULL) {
+    if (all.dgain != NULL && !apart) {
         take_sum(call, all.dgain, ox_group_sum_end(&sum), all.head_dim);
+    } else if (all.dgain != NULL && call->part == 1) {
+        ox_add_pieces(run_of(call), vectors, call->list->groups, all.head_dim, OX_REAL_F32);
+        take_sum(call, all.dgain, vectors, all.head_dim);
     }
 }
 
@@ -216,7 +337,7 @@ void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_
 uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node *node, void *base,
                              struct ox_loss_rooms *out) {
     const uint32_t groups = ox_model_groups(&shape->model->config), rows = shape->rows;
-    const uint64_t parts = (uint64_t)groups * rows, sum_count = (uint64_t)rows * node->in_count;
+    const uint64_t parts = (uint64_t)groups * rows;
     const bool smooths = shape->objective.smoothing != 0.0f;
     const uint64_t pair_rows = shape->objective.pairs ? rows : 0;
     struct ox_bump room = {.base = base};
@@ -228,7 +349,10 @@ uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node 
     out->rows_of.target = ox_bump_alloc(&room, parts * sizeof(float));
     out->row_nll = ox_bump_alloc(&room, pair_rows * sizeof(float));
     out->row_weights = ox_bump_alloc(&room, pair_rows * sizeof(float));
-    out->sums = ox_bump_alloc(&room, ox_group_sum_bytes(groups, sum_count));
+    const uint64_t sum_bytes = ox_align_up(ox_joined_sum_of(shape, node->in_count).bytes, ALIGN_BYTES);
+    ox_bump_alloc(&room, ox_align_up(room.bytes, ALIGN_BYTES) - room.bytes);
+    out->sums_at = room.bytes;
+    out->sums = ox_bump_alloc(&room, sum_bytes);
     uint64_t head_bytes = 0;
     for (uint32_t g = 0; g < groups; g++) {
         const uint32_t vocab = (uint32_t)(ox_groups_begin(node->out_count, groups, g + 1) -
@@ -237,6 +361,26 @@ uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node 
     }
     out->head = ox_bump_alloc(&room, head_bytes);
     return room.bytes;
+}
+
+/* Each array has the rows of all groups, and the first of them begin the room. */
+uint32_t ox_loss_group_cuts(const struct ox_shape *shape, const struct ox_node *node, struct ox_node_cut_at *out) {
+    static unsigned char base[1]; /* for distances alone */
+    const uint64_t parts = (uint64_t)ox_model_groups(&shape->model->config) * shape->rows;
+    struct ox_loss_rooms rooms;
+    ox_loss_group_rooms(shape, node, base, &rooms);
+    const struct {
+        const void *array;
+        uint64_t width;
+    } arrays[] = {{rooms.rows_of.sum, sizeof(double)}, {rooms.rows_of.max, sizeof(float)},
+                  {rooms.rows_of.target, sizeof(float)}, {rooms.rows_of.total, sizeof(double)}};
+    const uint32_t count = shape->objective.smoothing != 0.0f ? 4 : 3;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t at = (uint64_t)((uintptr_t)arrays[i].array - (uintptr_t)base);
+        out[i] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
+                                         .bytes = parts * arrays[i].width};
+    }
+    return count;
 }
 
 /* The operation of a group: a part of the vocabulary. */
@@ -266,10 +410,17 @@ void ox_loss_groups_statistics(const struct ox_node_call *call, const struct ox_
     const bool smooths = whole->smoothing != 0.0f;
     struct ox_head_rows rows_of = rooms->rows_of;
     rows_of.total = smooths ? rows_of.total : NULL;
-    for (uint32_t g = 0; g < call->list->groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         const struct ox_op_head op = of_group(call, whole, &rows_of, OX_HEAD_STATISTICS, g);
         OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &op));
     }
+}
+
+void ox_loss_groups_merge(const struct ox_node_call *call, const struct ox_op_head *whole,
+                          const struct ox_loss_rooms *rooms) {
+    const bool smooths = whole->smoothing != 0.0f;
+    struct ox_head_rows rows_of = rooms->rows_of;
+    rows_of.total = smooths ? rows_of.total : NULL;
     OX_RUN(&call->job->run, head_merge, .loss_sum = whole->loss_sum, .row_nll = whole->row_nll,
            .parts = whole->parts, .row_losses = rooms->row_losses, .targets = whole->targets, .all = rows_of,
            .part = rows_of, .part_count = call->list->groups, .rows = whole->rows, .vocab_whole = whole->vocab,
@@ -277,10 +428,10 @@ void ox_loss_groups_statistics(const struct ox_node_call *call, const struct ox_
 }
 
 void ox_loss_groups_gradients(const struct ox_node_call *call, const struct ox_op_head *whole,
-                              const struct ox_loss_rooms *rooms) {
-    struct ox_group_sum sum = {.run = &call->job->run, .room = rooms->sums,
+                              const struct ox_loss_rooms *rooms, uint32_t part) {
+    struct ox_group_sum sum = {.run = &call->job->run, .room = (float *)(void *)rooms->sums,
                                .count = (uint64_t)whole->rows * whole->hidden};
-    for (uint32_t g = 0; g < call->list->groups; g++) {
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && part == 0; g++) {
         struct ox_op_head op = of_group(call, whole, &rooms->rows_of, OX_HEAD_GRADIENTS, g);
         op.din = whole->din == NULL ? NULL : ox_group_sum_next(&sum);
         op.dweight = call->job->head->grads_tables[g];
@@ -292,6 +443,6 @@ void ox_loss_groups_gradients(const struct ox_node_call *call, const struct ox_o
         }
     }
     if (whole->din != NULL) {
-        settle(call, &sum, (struct ox_op_settle){.out = whole->din, .cols = whole->hidden});
+        ox_joined_sum_end(call, &sum, part, (struct ox_op_settle){.out = whole->din, .cols = whole->hidden});
     }
 }

@@ -25,6 +25,28 @@ void ox_group_sum_add(struct ox_group_sum *sum);
 /* Adds what is left, and returns the sum. */
 const float *ox_group_sum_end(struct ox_group_sum *sum);
 
+/* A sum over all groups, of which ranks have some each, in three parts: a rank adds what its own groups have made;
+ * once pieces have crossed it adds those of all for its part of the rows, and ends the sum there; once these have
+ * crossed too it has all rows. The tree is that of one rank, because a rank's groups are a node of it. */
+struct ox_joined_sum {
+    uint64_t pieces, rows; /* where they lie behind the sum of the rank's groups */
+    uint64_t bytes;
+};
+/* The rows that a rank adds, of all that divide them: so many, but for the last ones, which may have fewer or none. */
+struct ox_own_rows {
+    uint32_t first, count, most;
+};
+struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape);
+/* Of rows x width elements. With one rank `bytes` is that of the groups' sum. */
+struct ox_joined_sum ox_joined_sum_of(const struct ox_shape *shape, uint64_t width);
+/* What crosses, where the room of such a sum begins `at` bytes behind the beginning of the scratch. Returns 2. */
+uint32_t ox_joined_sum_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out);
+/* Part 0: the sum over the rank's groups is complete; and the parts behind it. op: of all rows, without `in`. */
+void ox_joined_sum_end(const struct ox_node_call *call, struct ox_group_sum *sum, uint32_t part,
+                       struct ox_op_settle op);
+/* Adds `count` vectors of `elems` elements, one behind the other, in the tree, into the first. */
+void ox_add_pieces(struct ox_run *run, void *pieces, uint32_t count, uint64_t elems, enum ox_real real);
+
 /* A group's part of a value that has `width` elements for a row of each group. */
 void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group);
 float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, uint32_t width, uint32_t group);
@@ -34,12 +56,17 @@ float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, 
 void ox_linear_groups_forward(const struct ox_node_call *call);
 void ox_linear_groups_backward(const struct ox_node_call *call);
 uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                               struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 
 /* Backward of norms whose weights are not cut: their gradients are sums over as many groups of rows, or of heads. The
  * operation given is that of all. Scratch for `vectors` gradients of `cols` elements. */
 void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_backward op);
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op);
 uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors);
+uint64_t ox_head_norm_group_scratch(const struct ox_shape *shape, uint32_t cols);
+uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                                  struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 
 /* What a loss works in with groups, each of which has a part of the vocabulary. */
 struct ox_loss_rooms {
@@ -47,17 +74,23 @@ struct ox_loss_rooms {
     double *row_losses;          /* (3, rows) */
     double *spare;               /* with pairs: the sum of cross-entropies, which is not used; */
     float *row_nll, *row_weights; /* (rows) */
-    float *sums;
+    unsigned char *sums;
+    uint64_t sums_at; /* bytes from the beginning */
     void *head;
 };
 /* Places them from `base` on, and returns their bytes; `base` may be NULL. */
 uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node *node, void *base,
                              struct ox_loss_rooms *out);
-/* The losses, and behind them the gradients that are wanted, of an operation of the whole vocabulary. */
+/* What crosses before the losses are known: the statistics of other groups. Returns how many arrays. */
+uint32_t ox_loss_group_cuts(const struct ox_shape *shape, const struct ox_node *node, struct ox_node_cut_at *out);
+/* The statistics of the rank's groups; the losses, and behind them the gradients that are wanted, of an operation of
+ * the whole vocabulary. */
+void ox_loss_groups_merge(const struct ox_node_call *call, const struct ox_op_head *whole,
+                          const struct ox_loss_rooms *rooms);
 void ox_loss_groups_statistics(const struct ox_node_call *call, const struct ox_op_head *whole,
                                const struct ox_loss_rooms *rooms);
 void ox_loss_groups_gradients(const struct ox_node_call *call, const struct ox_op_head *whole,
-                              const struct ox_loss_rooms *rooms);
+                              const struct ox_loss_rooms *rooms, uint32_t part);
 
 #ifdef __cplusplus
 }

@@ -205,12 +205,23 @@ static void add_phases(struct ox_schedule *schedule) {
         const bool cuts = row_of(&schedule->list.nodes[step->node_idx])->cuts;
         phase += cuts && step->backward;
         step->phase = phase;
-        phase += cuts && !step->backward;
+        step->parts = ox_schedule_crossings(schedule, step, NULL);
+        phase += step->parts + (cuts && !step->backward);
     }
 }
 
+uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
+                               struct ox_node_cut_at *out) {
+    struct ox_node_cut_at room[OX_NODE_CUTS_MAX];
+    const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+    const bool apart = ox_shape_tensors(schedule->list.shape) > 1 && row_of(node)->parts != NULL;
+    return apart ? row_of(node)->parts(&schedule->list, node, step->backward, step->din != OX_NO_VALUE,
+                                       out != NULL ? out : room) : 0;
+}
+
 uint32_t ox_schedule_phases(const struct ox_schedule *schedule) {
-    return schedule->step_count > 0 ? schedule->steps[schedule->step_count - 1].phase + 1 : 1;
+    const struct ox_schedule_step *const last = &schedule->steps[schedule->step_count - 1];
+    return schedule->step_count > 0 ? last->phase + last->parts + 1 : 1;
 }
 
 /* ---- sums over residuals ---- */
@@ -465,13 +476,16 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
     bool gaps_are_clear = false;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         const struct ox_schedule_step *const step = &schedule->steps[i];
-        if (phase != OX_SCHEDULE_ALL_PHASES && step->phase != phase) {
-            gaps_are_clear |= step->backward && step->phase < phase;
+        const bool all = phase == OX_SCHEDULE_ALL_PHASES;
+        gaps_are_clear |= step->backward && !all && step->phase < phase;
+        if (!all && (step->phase > phase || step->phase + step->parts < phase)) {
             continue;
         }
+        OX_ASSERT(!all || step->parts == 0);
         const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
         const struct ox_node_call call = {
             .job = job, .list = &schedule->list, .node = node, .weights = weights,
+            .part = all ? 0 : phase - step->phase,
             .in = at(schedule, node->in, bases), .residual = at(schedule, node->residual, bases),
             .out = at(schedule, node->out, bases),
             .saved = {at(schedule, node->saved[0], bases), at(schedule, node->saved[1], bases)},

@@ -21,6 +21,7 @@ struct ox_schedule_step {
     uint32_t dweights;   /* backward: the gradient of the node's `weights`; or OX_NO_VALUE */
     bool adds_weights;   /* which another step has begun */
     uint32_t phase;      /* of the pass; a phase ends behind a node that cuts, backward before it */
+    uint32_t parts;      /* and behind each part of a step but its last: so many phases follow that are its own */
 };
 
 /* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold the list's input, its output, and
@@ -60,6 +61,9 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
 enum { OX_SCHEDULE_ALL_PHASES = UINT32_MAX };
 void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
                      const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_COUNT], uint32_t phase);
+/* What crosses within a step, where ranks divide its work; writes it unless `out` is NULL, and returns how many. */
+uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
+                               struct ox_node_cut_at *out);
 /* How many phases it has. */
 uint32_t ox_schedule_phases(const struct ox_schedule *schedule);
 

@@ -184,12 +184,30 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
 
 /* ---- steps ---- */
 
-/* A phase ends behind the forward of a node that cuts, and before its backward. */
+/* How many parts of a node's work follow the first, each in a phase of its own; what crosses lies in its scratch. */
+static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step) {
+    const struct ox_node_row *const row = ox_node_row_of(node_of(c, step));
+    struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
+    if (row->parts == NULL || c->list->shape->features.ranks <= 1) {
+        return 0;
+    }
+    const uint32_t count = row->parts(c->list, node_of(c, step), step->backward, step->din != OX_NO_VALUE, cuts);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t end = ox_max_u64(cuts[i].source, cuts[i].target) + cuts[i].bytes;
+        demand(c, step->scratch != OX_NO_VALUE && end <= c->list->values[step->scratch].bytes,
+               "what crosses lies outside the scratch of its step", step->scratch);
+    }
+    return count;
+}
+
+/* A phase ends behind the forward of a node that cuts, and before its backward, and behind each part of a step. */
 static void check_phase(struct checker *c, const struct ox_schedule_step *step) {
     const bool cuts = ox_node_row_of(node_of(c, step))->cuts;
+    const uint32_t parts = parts_of(c, step);
     c->phase += cuts && step->backward;
     demand(c, step->phase == c->phase, "a step belongs to another phase; its phase is the value", step->phase);
-    c->phase += cuts && !step->backward;
+    demand(c, step->parts == parts, "a step has another number of parts, which is the value", step->parts);
+    c->phase += parts + (cuts && !step->backward);
 }
 
 static void check_forward(struct checker *c, const struct ox_schedule_step *step) {

@@ -121,22 +121,44 @@ static double flops_of(struct ox_plan_work work) {
     return work.gemm_flops + work.attention_flops + work.attention_backward_flops;
 }
 
+/* What crosses within a step, of which ranks do parts: regions of its scratch. Returns how many. */
+static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
+                            struct ox_plan_cut *out) {
+    struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
+    const uint32_t count = ox_schedule_crossings(schedule, step, cuts);
+    const struct ox_place place = schedule->places[schedule->list.values[step->scratch].home];
+    const bool kept = place.memory == OX_MEMORY_KEPT;
+    const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
+    for (uint32_t i = 0; i < count; i++) {
+        OX_ASSERT(kept || place.memory == OX_MEMORY_WORK);
+        out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .axis = OX_AXIS_TENSOR,
+                                      .role = kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = first + cuts[i].source,
+                                      .target = first + cuts[i].target, .bytes = cuts[i].bytes};
+    }
+    return count;
+}
+
 uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
                       struct ox_plan_cut *out) {
     struct ox_schedule schedule;
     uint32_t count = 0;
-    if (shape->groups.contexts <= 1 || unit->kind != OX_UNIT_BLOCK) {
+    const bool by_rows = shape->groups.contexts > 1 && unit->kind == OX_UNIT_BLOCK;
+    if ((!by_rows && ox_shape_tensors(shape) == 1) || unit->kind == OX_UNIT_BESIDE) {
         return 0;
     }
     make(shape, unit, pass, &schedule);
     const double all = flops_of(cost_before(&schedule, UINT32_MAX));
     for (uint32_t i = 0; i < schedule.step_count; i++) {
         const struct ox_schedule_step *const step = &schedule.steps[i];
-        if (ox_node_row_of(&schedule.list.nodes[step->node_idx])->cuts) {
-            OX_ASSERT(count < OX_PLAN_CUTS_MAX);
-            out[count] = cut_at(&schedule, step);
-            out[count].share = all > 0 ? flops_of(cost_before(&schedule, count + 1)) / all : 0;
-            count++;
+        const bool cuts = by_rows && ox_node_row_of(&schedule.list.nodes[step->node_idx])->cuts;
+        OX_ASSERT(count + cuts + step->parts <= OX_PLAN_CUTS_MAX);
+        const uint32_t before = count;
+        if (cuts) {
+            out[count++] = cut_at(&schedule, step);
+        }
+        count += cuts_within(&schedule, step, &out[count]);
+        for (uint32_t k = before; k < count; k++) {
+            out[k].share = all > 0 ? flops_of(cost_before(&schedule, k + 1)) / all : 0;
         }
     }
     return count;

@@ -39,10 +39,17 @@ uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batc
 struct ox_row_groups {
     uint32_t all, first, count, contexts; /* zeros: one group */
 };
+/* With groups of features, a rank has `count` of them from `first` on, a power of two. Every one of the `ranks` that
+ * divide them has all rows of activations, and computes what no group has; what a group makes of these rows is added
+ * over all groups in parts: each rank adds a part of the rows, and then all get all parts (ox_unit_cuts). */
+struct ox_feature_share {
+    uint32_t first, count, ranks; /* zeros: all groups, on one rank */
+};
 struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;
     struct ox_row_groups groups;
+    struct ox_feature_share features;
     struct ox_compute compute;
     enum ox_compute_dtype dtype; /* weights are rounded to it */
     struct ox_objective objective;
@@ -77,6 +84,14 @@ static inline uint32_t ox_shape_groups(const struct ox_shape *shape) {
 }
 static inline uint32_t ox_shape_own_groups(const struct ox_shape *shape) {
     return shape->groups.count > 0 ? shape->groups.count : 1;
+}
+
+/* How many ranks divide groups of features, and which of these the shape's has. */
+static inline uint32_t ox_shape_tensors(const struct ox_shape *shape) {
+    return shape->features.ranks > 1 ? shape->features.ranks : 1;
+}
+static inline uint32_t ox_shape_own_features(const struct ox_shape *shape) {
+    return ox_model_groups(&shape->model->config) / ox_shape_tensors(shape);
 }
 
 /* The two bfloat16 planes of a unit's flat vector (base/planes.h); lo may be NULL. */
@@ -137,8 +152,9 @@ struct ox_unit_routes ox_unit_routes(const struct ox_shape *shape, const struct 
 uint32_t ox_unit_rows(const struct ox_unit *unit, const void *routes);
 /* Bytes of `kept`; 0 for units that keep nothing. */
 uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *unit);
-/* Where a pass of a rank that has some of the row groups ends a phase; writes the cuts of a plan's pass, at most
- * OX_PLAN_CUTS_MAX, and returns how many there are. Regions lie in the pass's work or in what it keeps. */
+/* Where a pass of a rank that has some of the row groups, or of the groups of features, ends a phase; writes the cuts
+ * of a plan's pass, at most OX_PLAN_CUTS_MAX, and returns how many there are. Regions lie in the pass's work or in what
+ * it keeps. */
 uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
                       struct ox_plan_cut *out);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */

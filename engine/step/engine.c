@@ -476,8 +476,8 @@ static enum ox_status evaluate(struct ox_seat *seat, void *context) {
 }
 
 /* Micro-batch 0, whose logits may be requested, is that of the first rank that computes the head, and of those with
- * which it divides the rows. The first rank of
- * each process calls back before the optimizer begins. */
+ * which it divides the rows or the
+ * features. The first rank of each process calls back before the optimizer begins. */
 static void give_input(struct ox_engine *engine, const struct ox_step_input *input) {
     const struct ox_plan_input *const plan = &engine->plan->input;
     const uint32_t head = ox_plan_stage_owner(plan, plan->model.stage_count - 1) * ox_plan_data_ranks(plan) *
@@ -486,7 +486,7 @@ static void give_input(struct ox_engine *engine, const struct ox_step_input *inp
         struct ox_step_input *const own = &engine->seats[i].input;
         *own = *input;
         const uint32_t rank = engine->rank_first + i;
-        const bool is_head = rank >= head && rank < head + ox_plan_data_ranks(plan);
+        const bool is_head = rank >= head && rank < head + ox_plan_data_ranks(plan) * ox_plan_tensors(plan);
         own->logits = is_head && (rank - head) % batch_ranks(engine) == 0 ? input->logits : NULL;
         own->decided = i == 0 ? input->decided : NULL;
     }

@@ -77,6 +77,8 @@ struct ox_engine_config {
     enum ox_pipe_schedule schedule; /* in which order they do them */
     uint32_t context_groups;    /* of rows of a sequence, each computed and summed by itself; 0: 1 */
     uint32_t contexts;          /* ranks that divide these groups, a divisor of them and of `ranks` / `pipe`; 0: 1 */
+    uint32_t tensors;           /* ranks that divide the model's groups of features, a divisor of them and of `ranks` /
+                                   `pipe`; 0: 1 */
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
@@ -106,7 +108,7 @@ struct ox_engine_plan {
     struct ox_shard_table whole; /* of whole units, by which the store is laid out */
     uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
-    uint32_t *pipe_of; /* input.ranks has it: the coordinate of each unit; NULL without a pipeline */
+    uint32_t *pipe_of, *group_of; /* input.ranks has them: the coordinate of each unit, and its group of features */
     struct ox_plan_unit *units; /* these four are input.model's */
     struct ox_plan_grad *grads;
     struct ox_plan_stage *stages;

@@ -172,6 +172,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         plan->units[i] = (struct ox_plan_unit){.elem_count = model->units[i].elem_count,
                                                .trained = model->units[i].trained, .grad_idx = OX_NONE,
                                                .update_flops = ox_muon_unit_flops(config, i)};
+        plan->group_of[i] = model->units[i].group == OX_NO_GROUP ? OX_NONE : model->units[i].group;
     }
     for (uint32_t i = 0; i < model->stage_count; i++) {
         plan->stages[i] = describe_stage(&shape, i);
@@ -179,10 +180,13 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     const uint32_t update_count = ox_plan_order_units(plan->stages, model->stage_count, plan->units, plan->order);
     const uint32_t grad_count = describe_grads(model, plan);
     const uint32_t ranks = (uint32_t)ox_max_u64(1, config->ranks), pipe = (uint32_t)ox_max_u64(1, config->pipe);
+    const uint32_t tensors = (uint32_t)ox_max_u64(1, config->tensors);
     const bool library_sums = config->library_sums && ranks > 1;
     plan->input.ranks = (struct ox_plan_ranks){
-        .count = ranks, .copies = config->copies, .sum_groups = library_sums ? ranks / pipe : config->sum_groups,
+        .count = ranks, .copies = config->copies,
+        .sum_groups = library_sums ? ranks / pipe / tensors : config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums,
+        .tensor_groups = ox_model_groups(&model->config), .tensors = tensors, .group_of = plan->group_of,
         .exchange = config->exchange,
         .context_groups = config->context_groups, .contexts = config->contexts,
         .pipe = pipe, .pipe_of = plan->pipe_of};
@@ -460,7 +464,11 @@ static enum ox_status open_other(const struct ox_engine_plan *first, const struc
     return build_all(out, first->train->kind, first->eval_after_step != NULL);
 }
 
-/* ---- the coordinates of a pipeline ------------------------------------------------------------------------------ */
+/* ---- coordinates: those of a pipeline, and within each the ranks that divide features --------------------------- */
+
+static uint32_t coordinates(const struct ox_engine_plan *plan) {
+    return ox_plan_rank_count(&plan->input) / ox_plan_data_ranks(&plan->input);
+}
 
 /* What all coordinates have in common, as it was chosen for the first. */
 static struct ox_placement_request request_like(const struct ox_engine_config *config,
@@ -487,11 +495,11 @@ static struct ox_engine_plan *coordinate_of(struct ox_engine_plan *plan, uint32_
  * fits. `chosen`: the first one is as it should be. */
 static enum ox_status choose_from(const struct ox_engine_config *config, struct ox_engine_plan *plan, uint32_t base,
                                   bool chosen, uint32_t *failed) {
-    const uint32_t pipe = ox_plan_pipe(&plan->input);
+    const uint32_t count = coordinates(plan);
     struct ox_placement_request like = config->request;
     enum ox_status status = OX_OK;
-    for (uint32_t i = 0; i < pipe && status == OX_OK; i++) {
-        struct ox_engine_plan *const of = coordinate_of(plan, (base + i) % pipe);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
+        struct ox_engine_plan *const of = coordinate_of(plan, (base + i) % count);
         if (i > 0 || !chosen) {
             close_plans(of);
             status = choose(config, i == 0 ? &config->request : &like, of);
@@ -499,7 +507,7 @@ static enum ox_status choose_from(const struct ox_engine_config *config, struct 
         if (i == 0) {
             like = request_like(config, &of->input.placement);
         }
-        *failed = (base + i) % pipe;
+        *failed = (base + i) % count;
     }
     return status == OX_OK ? OX_OK : ox_fail_in(status, "rank %u", *failed * ox_plan_data_ranks(&plan->input));
 }
@@ -508,10 +516,10 @@ static enum ox_status choose_from(const struct ox_engine_config *config, struct 
  * first coordinate does not fit another one, begins with that. */
 static enum ox_status choose_coordinates(const struct ox_engine_config *config, struct ox_engine_plan *plan,
                                          const struct ox_plan_budget *budget) {
-    const uint32_t pipe = ox_plan_pipe(&plan->input), each = ox_plan_data_ranks(&plan->input);
+    const uint32_t count = coordinates(plan), each = ox_plan_data_ranks(&plan->input);
     uint32_t failed = 0;
     enum ox_status status = OX_OK;
-    for (uint32_t at = 1; at < pipe && status == OX_OK; at++) {
+    for (uint32_t at = 1; at < count && status == OX_OK; at++) {
         status = open_input(plan, plan, budget, at * each, coordinate_of(plan, at));
     }
     OX_THEN(status, choose_from(config, plan, 0, true, &failed));
@@ -524,15 +532,16 @@ static enum ox_status choose_coordinates(const struct ox_engine_config *config, 
 
 /* Gives every coordinate the homes of all units, by which ranks agree on how a step goes, and builds all anew. */
 static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
-    const uint32_t pipe = ox_plan_pipe(&plan->input);
+    const uint32_t count = coordinates(plan), tensors = ox_plan_tensors(&plan->input);
     for (uint32_t i = 0; i < plan->table.unit_count; i++) {
-        const uint32_t owner = ox_plan_owner(&plan->input.ranks, i);
+        const uint32_t has = ox_plan_tensor_owner(&plan->input.ranks, i);
+        const uint32_t owner = ox_plan_owner(&plan->input.ranks, i) * tensors + (has == OX_NONE ? 0 : has);
         plan->table.shards[i].homes = coordinate_of(plan, owner)->table.shards[i].homes;
     }
     const enum ox_plan_kind kind = plan->train->kind;
     const bool overlaps = plan->eval_after_step != NULL;
     enum ox_status status = OX_OK;
-    for (uint32_t at = 0; at < pipe && status == OX_OK; at++) {
+    for (uint32_t at = 0; at < count && status == OX_OK; at++) {
         struct ox_engine_plan *const of = coordinate_of(plan, at);
         copy_homes(plan, of);
         close_plans(of);
@@ -667,9 +676,11 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         plan->stages = calloc(config->model->stage_count, sizeof *plan->stages);
         plan->order = calloc(unit_count, sizeof *plan->order);
         plan->pipe_of = calloc(unit_count, sizeof *plan->pipe_of);
+        plan->group_of = calloc(unit_count, sizeof *plan->group_of);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
-        plan->stages == NULL || plan->order == NULL || plan->pipe_of == NULL) {
+        plan->stages == NULL || plan->order == NULL || plan->pipe_of == NULL ||
+        plan->group_of == NULL) {
         ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
@@ -701,6 +712,7 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
     free(plan->pipe_of);
+    free(plan->group_of);
     free(plan->order);
     free(plan->stages);
     free(plan->grads);

@@ -239,7 +239,7 @@ static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
 static void update_late(struct ox_builder *b, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
         const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
-        if (ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx) { /* of one that it holds */
+        if (ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx) {
             ox_build_adam_late(b, unit_idx);
         }
     }
@@ -505,7 +505,6 @@ static void share_reports(struct ox_builder *b) {
     }
 }
 
-/* One phase of the head, which in training is its backward too. */
 static void head_phase(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, uint32_t phase,
                        uint32_t room) {
     struct ox_plan_scratch *const s = b->scratch;
@@ -527,7 +526,7 @@ static void run_head(struct ox_builder *b, const struct visit *visit) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_pass *const pass = b->train ? &visit->stage->backward : &visit->stage->forward;
     const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
-    if (b->train) {
+    if (b->train) { /* a head's phases are its backward too */
         share_reports(b);
         begin_grads(b, visit);
     }
@@ -640,8 +639,7 @@ static void run_speculative(struct ox_builder *b, uint32_t visit_idx, uint32_t d
         for (uint32_t nth = visit.stage->unit_count; nth-- > 0 && finishes;) { /* against the order of forward */
             const uint32_t unit_idx = visit.stage->units[nth].unit_idx;
             const struct ox_plan_unit *const unit = ox_build_unit(b, unit_idx);
-            if (unit->stage_idx == visit.stage_idx && ox_build_has(b, visit.stage, nth) &&
-                ox_build_is_speculative(b, unit_idx)) {
+            if (unit->stage_idx == visit.stage_idx && ox_build_is_speculative(b, unit_idx)) {
                 ox_build_adam_speculative(b, unit_idx, b->scratch->grad_speculative[unit->grad_idx]);
             }
         }

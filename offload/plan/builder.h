@@ -67,7 +67,7 @@ static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_
 }
 /* Whether the unit is updated in the backward of its own step. */
 static inline bool ox_build_is_speculative(const struct ox_builder *b, uint32_t unit_idx) {
-    return b->carries && ox_build_rules(b, unit_idx)->speculative;
+    return b->carries && ox_build_rules(b, unit_idx)->speculative && ox_build_holds(b, unit_idx);
 }
 
 /* The first micro-batch of a tile, or with `tile` + 1 that of the next. */

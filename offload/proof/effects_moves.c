@@ -173,8 +173,7 @@ static void transfer(struct effects *e, uint32_t stage_idx) {
     }
     const bool to_maker = leaves == is_gradient; /* the other rank computes the stage before */
     const uint32_t other = ox_proof_stage_owner(e->in, to_maker ? stage_idx - 1 : stage_idx);
-    const uint32_t apart = ox_proof_ranks(e->in) * ox_proof_tensors(e->in);
-    if (e->task->peer != other * apart + e->in->ranks.idx % apart) {
+    if (e->task->peer != ox_proof_rank_at(e->in, other)) {
         ox_effects_reject(e, "goes to another rank than that which waits for it");
     }
     if (e->task->mb_idx != (*ox_effects_crossed(e, is_gradient, leaves, stage_idx))++) {

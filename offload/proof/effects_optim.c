@@ -101,7 +101,8 @@ void ox_effects_totals_gather(struct effects *e) {
 
 /* A step that is not finite ends with this task. */
 void ox_effects_norm(struct effects *e) {
-    const struct ox_content from_to[2] = {ox_proof_pipe(e->in) > 1 ? ox_content(TOTALS, OX_NONE, 0) : coordinate_norms(e),
+    const bool in_pipe = ox_proof_pipe(e->in) > 1;
+    const struct ox_content from_to[2] = {in_pipe ? ox_content(TOTALS, OX_NONE, 0) : coordinate_norms(e),
                                           ox_content(FACTOR, OX_NONE, 0)};
     ox_effects_change(e, OX_USE_NORM, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_NORM, e->plan->norm_buf);

@@ -47,6 +47,11 @@ static inline uint32_t ox_proof_owner(const struct ox_plan_input *input, uint32_
 static inline uint32_t ox_proof_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
     return ox_proof_owner(input, input->model.stages[stage_idx].units[0].unit_idx);
 }
+/* The rank that differs from that of the plan in its coordinate of the pipeline alone. */
+static inline uint32_t ox_proof_rank_at(const struct ox_plan_input *input, uint32_t pipe_at) {
+    const uint32_t apart = ox_proof_ranks(input) * ox_proof_tensors(input);
+    return pipe_at * apart + input->ranks.idx % apart;
+}
 /* Of a rank, its places on both axes. */
 static inline uint32_t ox_proof_pipe_of(const struct ox_plan_input *input, uint32_t rank_idx) {
     return rank_idx / (ox_proof_ranks(input) * ox_proof_tensors(input));

@@ -90,22 +90,44 @@ static uint64_t logits_at(const struct ox_rank *rank, uint64_t piece) {
     return piece % rank->shape.batch * chunks + (half % 2 == 0 ? group : chunks - 1 - group);
 }
 
+/* Copies those of the rank's tokens, of each row. */
+static enum ox_status copy_columns(struct ox_rank *rank, float *logits) {
+    const uint32_t vocab = rank->config.model->config.vocab, groups = ox_model_groups(&rank->config.model->config);
+    const uint32_t first = rank->shape.features.first, past = first + rank->shape.features.count;
+    const uint64_t begin = ox_groups_begin(vocab, groups, first), end = ox_groups_begin(vocab, groups, past);
+    struct ox_mark done = {0};
+    enum ox_status status = OX_OK;
+    for (uint64_t row = 0; row < rank->shape.rows && status == OX_OK; row++) {
+        const uint64_t at = row * vocab + begin;
+        const struct ox_copy copy = {.target = logits + at, .source = rank->logits_buffer + at,
+                                     .bytes = (end - begin) * sizeof(float)};
+        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
+    }
+    return status == OX_OK ? ox_mark_join(done) : status;
+}
+
+/* Copies those of the rank's rows. */
+static enum ox_status copy_rows(struct ox_rank *rank, float *logits) {
+    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
+    const uint64_t piece = logits_bytes(rank) / ox_max_u64(piece_count, 1);
+    struct ox_mark done = {0};
+    enum ox_status status = OX_OK;
+    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
+        const struct ox_copy copy = {
+            .target = (unsigned char *)logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
+            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
+        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
+    }
+    return status == OX_OK ? ox_mark_join(done) : status;
+}
+
 /* Copies the logits that a test requests, from device memory that no plan counts. */
 enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_input *input, enum ox_status status) {
     const uint64_t bytes = logits_bytes(rank);
     if (rank->logits_buffer == NULL) {
         return status;
     }
-    struct ox_mark done = {0};
-    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
-    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
-        const uint64_t piece = bytes / ox_max_u64(piece_count, 1);
-        const struct ox_copy copy = {
-            .target = (unsigned char *)input->logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
-            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
-        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
-    }
-    status = status == OX_OK ? ox_mark_join(done) : status;
+    OX_THEN(status, (ox_shape_tensors(&rank->shape) > 1 ? copy_columns : copy_rows)(rank, input->logits));
     ox_device_mem_close(rank->device, rank->logits_buffer, bytes);
     rank->logits_buffer = NULL;
     return status;

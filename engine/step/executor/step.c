@@ -40,11 +40,12 @@ static const struct ox_plan_stage *stage_of(const struct issue *is) {
     return &is->rank->plan->input.model.stages[is->task->stage_idx];
 }
 
-/* Planes of `unit_idx` in the nth use of weights; lo lies behind hi, or at the front of the state. */
+/* Planes of `unit_idx` in the nth use of weights; lo lies behind hi, or at the front of the state. NULL: of a unit that
+ * other ranks hold. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, uint32_t nth) {
     const uint16_t *const hi = nth_view_if(is, OX_USE_WEIGHTS, nth);
-    OX_ASSERT(hi != NULL);
-    if (!ox_rank_rules(is->rank, unit_idx)->lo_travels) {
+    OX_ASSERT(hi != NULL || !ox_plan_holds(&is->rank->plan->input, unit_idx));
+    if (hi == NULL || !ox_rank_rules(is->rank, unit_idx)->lo_travels) {
         return (struct ox_planes){.hi = hi};
     }
     const uint16_t *const state = nth_view_if(is, OX_USE_STATE, nth);
@@ -63,7 +64,7 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         .begins = is->task->begins,
         .trains = is->plan->kind == OX_PLAN_TRAIN,
         .noise_stream = rank->step.input->step << 24 | (rank->loss_first + is->task->mb_idx),
-        .in_phases = rank->shape.groups.contexts > 1,
+        .in_phases = rank->shape.groups.contexts > 1 || ox_shape_tensors(&rank->shape) > 1,
         .phase = is->task->phase,
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
@@ -215,7 +216,6 @@ static enum ox_status issue_head(const struct issue *is) {
     pool_loads(is, &job.run);
     const struct ox_plan_stage *const stage = stage_of(is);
     const struct ox_model *const model = rank->config.model;
-    const uint64_t offset = model->table.offset;
     struct ox_head_args args = {
         .planes = planes(is, stage->units[0].unit_idx, 0),
         .x = view(is, OX_USE_X).ptr,
@@ -229,13 +229,13 @@ static enum ox_status issue_head(const struct issue *is) {
         const uint32_t nth = nth_of(stage, ox_model_table_unit(model, g));
         struct ox_planes *const table = &args.tables[g];
         *table = planes(is, stage->units[nth].unit_idx, nth);
-        table->hi += offset;
-        table->lo += table->lo == NULL ? 0 : offset;
+        table->hi += table->hi == NULL ? 0 : model->table.offset;
+        table->lo += table->lo == NULL ? 0 : model->table.offset;
         float *const grads = stage_grads(is, nth);
-        args.grads_tables[g] = grads == NULL ? NULL : grads + offset;
+        args.grads_tables[g] = grads == NULL ? NULL : grads + model->table.offset;
     }
-    const uint32_t first = nth_of(stage, ox_model_table_unit(model, 0));
-    return run_head(is, &job, &args, (struct lane_elems){grad_elems(is, 0), grad_elems(is, first)});
+    const uint64_t of_table = grad_elems(is, nth_of(stage, ox_model_table_unit(model, 0)));
+    return run_head(is, &job, &args, (struct lane_elems){grad_elems(is, 0), of_table});
 }
 
 static enum ox_status issue_cast(const struct issue *is) {
@@ -253,7 +253,8 @@ static struct ox_stage_weights weights(const struct issue *is) {
     for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
         out.weights[nth] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
         out.grads[nth] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
-        OX_ASSERT(out.weights[nth] != NULL);
+        OX_ASSERT(out.weights[nth] != NULL ||
+                  !ox_plan_holds(&is->rank->plan->input, stage_of(is)->units[nth].unit_idx));
     }
     return out;
 }
@@ -276,6 +277,7 @@ static enum ox_status issue_forward(const struct issue *is) {
         for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
             job.planes[nth] = planes(is, stage_of(is)->units[nth].unit_idx, nth);
         }
+        job.trains = job.trains && is->task->phase == stage_of(is)->forward.cut_count; /* noise comes last */
         OX_TRY(ox_unit_forward(&job, NULL, job.ids, y));
         ox_embed_noise(&job, y);
         return job.run.status;
@@ -374,8 +376,8 @@ static enum ox_status issue_grad_add(const struct issue *is) {
     float *const sum = view(is, OX_USE_GRAD).ptr;
     uint32_t nth = 0;
     const struct ox_plan_grad *const grads = input->model.grads;
-    const bool in_turn = grads[is->task->grad_idx].in_turn;
-    for (uint32_t i = grads[is->task->grad_idx].addend; i != OX_NONE; i = in_turn ? OX_NONE : grads[i].addend) {
+    for (uint32_t i = grads[is->task->grad_idx].addend; i != OX_NONE;
+         i = grads[i].in_turn ? OX_NONE : grads[i].addend) {
         OX_RUN(&run, add, .target = sum, .a = sum, .b = nth_view_if(is, OX_USE_GRAD, ++nth),
                .count = ox_plan_grad_slice(input, i));
     }

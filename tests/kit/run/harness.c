@@ -301,7 +301,8 @@ static void make_drives(const struct harness_place *place, struct harness *out) 
 static uint32_t tiles_max(const struct ox_engine_config *config) {
     const bool whole = config->router_balance > 0 || config->router_z > 0 || config->schedule != OX_PIPE_VERTICAL;
     const uint32_t ranks = config->ranks == 0 ? 1 : config->ranks, pipe = config->pipe == 0 ? 1 : config->pipe;
-    return whole ? 1 : config->micro_batches / (ranks / pipe / (config->contexts == 0 ? 1 : config->contexts));
+    return whole ? 1 : config->micro_batches / (ranks / pipe / (config->contexts == 0 ? 1 : config->contexts) /
+                                              (config->tensors == 0 ? 1 : config->tensors));
 }
 
 static struct ox_engine_config configure(const struct harness_run *run, const struct harness_place *place,
@@ -319,6 +320,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .copies = run->copies,
         .context_groups = run->context_groups,
         .contexts = run->contexts,
+        .tensors = run->tensors,
         .pipe = run->pipe,
         .schedule = run->schedule,
         .pipe_chunks = run->pipe_chunks,

@@ -72,7 +72,8 @@ static void check_mesh(const struct ox_mesh *mesh) {
 /* Four ranks on each of two machines: those of a machine divide the model, and each machine has a copy. Twice as many,
  * as two coordinates of a pipeline, have the second coordinate behind all ranks of the first. */
 static void check_by_hand(void) {
-    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2, [OX_AXIS_TENSOR] = 1, [OX_AXIS_PIPE] = 2}};
+    const struct ox_mesh mesh = {.size = {[OX_AXIS_SHARD] = 4, [OX_AXIS_COPY] = 2, [OX_AXIS_TENSOR] = 1,
+                                          [OX_AXIS_PIPE] = 2}};
     const struct ox_rank_group pipe = ox_mesh_group(&mesh, 14, OX_AXIS_PIPE);
     CHECK(pipe.first == 6 && pipe.stride == 8 && pipe.count == 2 && pipe.idx == 1);
     const struct ox_rank_group slices = ox_mesh_group(&mesh, 6, OX_AXIS_SHARD);

@@ -1,0 +1,90 @@
+/* Ranks that divide groups of features: they have the bits of one rank with as many groups, wherever planes live, whatever
+ * other ranks divide, and hold no more than their groups. */
+#include "tests/kit/run/golden.h"
+#include "tests/kit/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { QUICK = 24 };
+#else
+enum { QUICK = 8 };
+#endif
+enum { STEPS = 2 };
+
+static bool takes(void) {
+    static unsigned asked;
+    return test_takes(asked++, QUICK);
+}
+
+static struct harness_run run_of(const struct golden *golden, uint32_t groups, uint32_t tensors, uint32_t data) {
+    struct harness_run run = golden_run(golden);
+    run.compute_threads = 1;
+    run.tensor_groups = groups;
+    run.tensors = tensors;
+    run.ranks = tensors * data;
+    run.sum_groups = 2;
+    run.comm_timeout_ns = UINT64_C(60000000000); /* what waits in a circle is named */
+    return run;
+}
+
+static double evaluate(const struct golden *golden, const struct harness_run *run) {
+    struct harness harness;
+    struct ox_eval_result result;
+    harness_open(run, &harness_in_memory, &harness);
+    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
+    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
+    harness_close(&harness);
+    return result.loss_sum;
+}
+
+static void check_run(const struct golden *golden, const struct harness_run *run, const struct harness_place *place,
+                      const struct outcome *expected) {
+    struct outcome outcome;
+    char what[480];
+    snprintf(what, sizeof what, "%s: %u groups over %u of %u ranks, sharding %d, %s", golden->folder,
+             run->tensor_groups, run->tensors, run->ranks, run->sharding, place->name);
+    golden_train(golden, run, place, STEPS, &outcome);
+    outcome_check_same(what, expected, &outcome);
+    outcome_close(&outcome);
+}
+
+static void check_case(const char *name, uint32_t groups) {
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    const struct harness_run alone = run_of(&golden, groups, 1, 1);
+    const double loss = evaluate(&golden, &alone);
+    golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
+    for (uint32_t tensors = 2; tensors <= groups; tensors++) {
+        const uint32_t each = groups / tensors;
+        if (groups % tensors != 0 || (each & (each - 1)) != 0) {
+            continue;
+        }
+        const struct harness_run run = run_of(&golden, groups, tensors, 1);
+        struct harness_place kept = harness_in_memory;
+        CHECK(evaluate(&golden, &run) == loss);
+        check_run(&golden, &run, &harness_in_memory, &expected);
+        kept.request.kept_units = 2;
+        kept.chaos_seed = 1;
+        check_run(&golden, &run, &kept, &expected);
+        for (size_t p = 0; harness_places[p].name != NULL; p++) {
+            struct harness_run both = run_of(&golden, groups, tensors, 1 + p % 2);
+            both.sharding = (enum ox_sharding)(p % OX_SHARDING_COUNT);
+            if (!harness_places[p].store && takes()) {
+                check_run(&golden, &both, &harness_places[p], &expected);
+            }
+        }
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+int main(void) {
+    check_case("llama_tied_gqa", 2);
+    check_case("gpt2_small", 3);
+    check_case("eight_qwen3", 4);
+    check_case("eight_gpt2", 8);
+    return test_end();
+}
