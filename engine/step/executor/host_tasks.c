@@ -41,7 +41,7 @@ static enum ox_status move_spooled(const struct task_run *run) {
     const uint64_t elems = !grad ? bytes : task->last ? ox_plan_grad_slice(&rank->plan->input, task->grad_idx)
                                                       : ox_grad_elems(rank, task->grad_idx) * (task->slot + 1);
     const uint64_t width = bytes / ox_max_u64(elems, 1);
-    const uint64_t piece_bytes = grad ? rank->plan->table.chunk_elems * width : bytes;
+    const uint64_t piece_bytes = grad ? rank->plan->table.shards[task->unit_idx].chunk_elems * width : bytes;
     struct ox_transfers transfers = {.port = write ? rank->write_port : rank->read_port};
     unsigned char *const buffer = view(run, write ? OX_USE_SOURCE : OX_USE_TARGET).ptr;
     enum ox_status status = OX_OK;

@@ -34,6 +34,7 @@ static void test_same_bits(const char *dtype) {
                   {"--optimizer-threads 1 --tiles 2 --prefetch-depth 0", true},
                   {"--optimizer-threads 2 --optimizer-overlap off --no-verify-memory", false},
                   {"--optimizer-threads 1 --optimizer-overlap speculative --device-mem 8MiB --isa scalar", true},
+                  {"--chunk-elems 2048", true},
                   {"--ranks 2 --sharding full_shard --optimizer-threads 2", true},
                   {"--ranks 3 --sharding shard_grad_op --chunk-elems 2048", false},
                   {"--ranks 2 --sharding no_shard", false},
@@ -94,17 +95,26 @@ static void test_plan(void) {
 
 /* After test_same_bits: a run that is killed goes on from its store, one that is stopped from its checkpoint. */
 static void test_resumes(void) {
-    for (int has_drive = 0; has_drive <= 1; has_drive++) {
+    static const struct {
+        const char *words[3]; /* of each part of the run */
+        bool has_drive;
+    } rows[] = {{{"", "", ""}, false},
+                {{"", "", ""}, true},
+                {{"--ranks 2", "--ranks 3 --sharding shard_grad_op", "--ranks 2 --pipeline-parallel-size 2"}, true},
+                {{"--ranks 4 --sharding hybrid_shard --shard-size 2", "--ranks 2", ""}, false}};
+    for (unsigned i = 0; i < sizeof rows / sizeof *rows; i++) {
         for (int part = 0; part < 3; part++) {
             begin("parts", part == 0 ? "" : "--resume latest");
-            if (has_drive) {
+            sys_args_add(&args, rows[i].words[part]);
+            if (rows[i].has_drive) {
                 sys_args_on_drive(&args, "parts");
             }
             if (part == 2) {
                 sys_run_well(&args, &process);
                 break;
             }
-            sys_interrupt(&args, &process, part == 0 ? "\nstep 2/" : "\nstep 4/", has_drive ? SIGKILL : SIGUSR2);
+            sys_interrupt(&args, &process, part == 0 ? "\nstep 2/" : "\nstep 4/",
+                          rows[i].has_drive ? SIGKILL : SIGUSR2);
         }
         CHECK(sys_same_runs("memory", "parts", STEPS));
         sys_remove_run("parts");

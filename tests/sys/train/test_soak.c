@@ -70,7 +70,8 @@ static struct run draw_run(unsigned processes_max) {
         "--dtype bf16 --moments q8",
         "--dtype bf16 --grad-dtype bf16 --moments bf16",
         "--optimizer lion --data-order sequential",
-        "--optimizer sgd --dtype bf16"};
+        "--optimizer sgd --dtype bf16",
+        "--optimizer muon --dtype bf16 --moments bf16"};
     static const unsigned groups[] = {1, 2, 4, 4, 8}, group_count = sizeof groups / sizeof *groups;
     static const char *const chunks[] = {"2048", "4096", "8192"};
     struct run run = {.model = sys_write_model(DRAW_FROM(models)), .numbers = DRAW_FROM(numbers)};
