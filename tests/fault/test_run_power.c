@@ -101,13 +101,16 @@ static const struct kind {
     unsigned generations, processes, usual_cuts;
     bool has_drives;
     bool tokenizes; /* a text, into a cache in the run's folder */
+    const char *numerics; /* what decides numbers, of a mixture; or NULL, of a dense model */
 } kinds[] = {
-    {"run", "", "", phases, 2, 1, 16, true, false},
-    {"split", "", "ext4", split_phases, 3, 1, 8, true, false},
-    {"device", "", "xfs", device_phases, 2, 1, 6, true, false},
-    {"ranks", "--ranks 2", "btrfs", phases, 2, 1, 6, true, false},
-    {"processes", "--ranks 2", "xfs", phases, 2, 2, 4, true, false},
-    {"text", "", "ext4", phases, 2, 1, 8, false, true},
+    {"run", "", "", phases, 2, 1, 16, true, false, NULL},
+    {"split", "", "ext4", split_phases, 3, 1, 8, true, false, NULL},
+    {"device", "", "xfs", device_phases, 2, 1, 6, true, false, NULL},
+    {"ranks", "--ranks 2", "btrfs", phases, 2, 1, 6, true, false, NULL},
+    {"processes", "--ranks 2", "xfs", phases, 2, 2, 4, true, false, NULL},
+    {"text", "", "ext4", phases, 2, 1, 8, false, true, NULL},
+    {"mixture", "", "ext4", phases, 2, 1, 6, true, false,
+     "--experts-per-unit 4 --router-bias-update-rate 0.05 --idle-experts skip"},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 static const struct kind *kind = &kinds[0];
@@ -115,7 +118,7 @@ static const struct kind *kind = &kinds[0];
 static struct sys_args args, launched;
 static struct sys_process process;
 static struct sys_mpi_run team; /* what runs now; one process alone is its own launcher */
-static const char *model_path, *speaker_path, *text_path;
+static const char *model_path, *mixture_path, *speaker_path, *text_path;
 
 /* ---- the program ------------------------------------------------------------------------------------------- */
 
@@ -138,7 +141,9 @@ static int become_without_sync(char **argv) {
 }
 
 static void begin(const char *output, enum start start, long branch_step, const char *words) {
-    sys_args_train(&args, kind->tokenizes ? speaker_path : model_path, text_path, output);
+    sys_args_train(&args, kind->tokenizes ? speaker_path : kind->numerics != NULL ? mixture_path : model_path,
+                   text_path, output);
+    sys_args_add(&args, kind->numerics != NULL ? kind->numerics : "");
     sys_args_word(&args, "--max-steps=%d", STEPS);
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
     sys_args_add(&args, "--max-seq-length 16 --learning-rate 1e-3 --eval-windows 0 --compute-threads 1"
@@ -375,7 +380,7 @@ static struct tally {
 
 /* The undisturbed run, and what was exported of it. */
 static const char *expected(const char *what) {
-    return test_pathf("%s%s", what, kind->tokenizes ? "-text" : "");
+    return test_pathf("%s%s", what, kind->tokenizes ? "-text" : kind->numerics != NULL ? "-mixture" : "");
 }
 
 static bool same_as_expected(long step) {
@@ -710,7 +715,7 @@ static void take_words(int argc, char **argv) {
 }
 
 static void make_expected(void) {
-    begin(kind->tokenizes ? "expected-text" : "expected", FRESH, 0, "");
+    begin(kind->tokenizes ? "expected-text" : kind->numerics != NULL ? "expected-mixture" : "expected", FRESH, 0, "");
     sys_run_well(&args, &process);
     begin_export(plain_pathf("%s/checkpoint-%d", expected("expected"), STEPS), expected("exported"));
     sys_run_well(&args, &process);
@@ -756,6 +761,7 @@ int main(int argc, char **argv) {
         test_skip("there are no loop devices");
     }
     model_path = sys_write_model("llama");
+    mixture_path = sys_write_model("deepseek");
     speaker_path = sys_write_speaker();
     text_path = sys_write_text(TEXT_BYTES);
     for (kind = kinds; kind < kinds + KINDS; kind++) {

@@ -22,6 +22,14 @@
     " \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"max_position_embeddings\": 16,"                    \
     " \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\"}\n"
 static const char config_json[] = CONFIG(8, 16), wide_config_json[] = CONFIG(16, 64);
+/* Eight experts have a chunk in each of their tensors, so that they can be units. */
+static const char mixture_json[] =
+    "{\"architectures\": [\"Glm4MoeForCausalLM\"], \"model_type\": \"glm4_moe\", \"vocab_size\": 256,"
+    " \"hidden_size\": 16, \"intermediate_size\": 16, \"num_hidden_layers\": 1, \"num_attention_heads\": 2,"
+    " \"num_key_value_heads\": 1, \"head_dim\": 8, \"max_position_embeddings\": 16, \"rms_norm_eps\": 1e-5,"
+    " \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\", \"n_routed_experts\": 16,"
+    " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 16, \"n_shared_experts\": 1, \"n_group\": 1,"
+    " \"topk_group\": 1, \"first_k_dense_replace\": 0}\n";
 
 /* Everything lives on the drive, and every unit passes through each lane that there is. */
 static const char *const options[][2] = {
@@ -47,6 +55,7 @@ static const char *root;
 static const char *const (*more_options)[2];
 static const char *const *expected_warnings;
 static unsigned drive_count = 1, lost_max = 1;
+static bool is_mixture;
 static enum sys_mpi_loss loss = SYS_MPI_END_AT_ONCE;
 
 static const char *in_root(const char *name) {
@@ -341,6 +350,10 @@ void tiny_set_lost_max(unsigned steps) {
     lost_max = steps;
 }
 
+void tiny_set_mixture(bool mixture) {
+    is_mixture = mixture;
+}
+
 void tiny_set_loss(enum sys_mpi_loss when_lost) {
     loss = when_lost;
 }
@@ -362,10 +375,11 @@ void tiny_begin(enum tiny_place place) {
     static struct tiny_told *told;
     if (told == NULL) {
         told = tiny_shared(sizeof *told);
-        model_path = files_write_text("tiny.json", process_count > 0 ? wide_config_json : config_json);
         (void)tiny_write_text();
         ox_cpu_gemm_cuts_freely(); /* tried once here; it would take half of the time of each forked run */
     }
+    model_path = files_write_text("tiny.json", is_mixture          ? mixture_json
+                                               : process_count > 0 ? wide_config_json : config_json);
     if (place == TINY_IN_MEMORY && root != memory_root && mkdtemp(memory_root) != NULL) {
         root = memory_root;
         atexit(remove_memory);

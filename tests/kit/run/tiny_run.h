@@ -59,6 +59,8 @@ void tiny_set_options(const char *const (*more)[2]);
 void tiny_expect_warnings(const char *const *words);
 /* How many reported steps a kill may lose from here on; 1 at first. */
 void tiny_set_lost_max(unsigned steps);
+/* Whether the model of all runs is a mixture of 16 experts, eight of which can be a unit; before tiny_begin. */
+void tiny_set_mixture(bool mixture);
 /* How many drives all runs have from here on, up to 2; before tiny_begin, which can be called again. */
 void tiny_set_drives(unsigned count);
 /* The folder of the run's drive `idx`. */

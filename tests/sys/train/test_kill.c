@@ -354,6 +354,6 @@ int main(int argc, char **argv) {
     test_kills("", kills * 7 / 10);
     test_kills(" --dtype bf16 --moments q8", kills);
     model_path = sys_write_model("deepseek");
-    test_kills(" --router-bias-update-rate 0.05 --idle-experts skip", kills * 6 / 5);
+    test_kills(" --router-bias-update-rate 0.05 --idle-experts skip --experts-per-unit 4", kills * 6 / 5);
     return test_end();
 }

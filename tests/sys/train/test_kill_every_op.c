@@ -4,7 +4,8 @@
  *
  * Runs have all state on the drive and commit each step; or they have a part of it in memory, leave steps uncommitted,
  * and update in backward beside the last commit (--store-generations 3) or not (2); or a part of them is frozen, whose
- * extents the first commit alone writes, in fp16 with its loss scale; or two ranks are a pipeline.
+ * extents the first commit alone writes, in fp16 with its loss scale; or the model is a mixture, whose experts are units,
+ * idle ones of which keep their state, and whose bias of the choice moves; or two ranks are a pipeline.
  *
  * In memory all operations are taken, of the latter runs every fourth; on a drive, where requests outlive a process,
  * every STRIDE-th, at another offset for each moment and backend. `make test` takes fewer of both.
@@ -31,6 +32,8 @@ static const char *const speculative[][2] = {SPLIT("140KiB"), {"store-generation
 static const char *const held[][2] = {SPLIT("104KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
 static const char *const frozen[][2] = {{"freeze", "embed,model.layers.0.mlp.up_proj.weight"}, {"dtype", "fp16"},
     {"initial-scale-power", "4"}, {NULL, NULL}};
+static const char *const mixture[][2] = {{"experts-per-unit", "8"}, {"router-bias-update-rate", "0.05"},
+    {"idle-experts", "skip"}, {"optimizer-overlap", "held"}, {NULL, NULL}};
 /* Each input of the block that arrives from the other rank goes to the drive, so that a kill comes behind every
  * transfer. */
 static const char *const pipeline[][2] = {{"ranks", "2"}, {"pipeline-parallel-size", "2"}, {"activation-tier", "nvme"},
@@ -45,6 +48,7 @@ static const struct plan {
              {"a part in memory, updated in backward", speculative, TINY_SAVED_STEP, 4, 50},
              {"a part in memory", held, TINY_SAVED_STEP, 4, 50},
              {"a part frozen, in fp16", frozen, 1, 8, 50},
+             {"a mixture, its experts in units", mixture, 1, 8, 100},
              {"a pipeline, activations on the drive", pipeline, 1, 8, 100}};
 enum { PLANS = sizeof plans / sizeof *plans };
 
@@ -117,6 +121,7 @@ static void sweep(const struct plan *plan, enum tiny_place place, uint64_t strid
     tiny_counts = (struct tiny_counts){0};
     tiny_set_options(plan->options);
     tiny_set_lost_max(plan->lost_max);
+    tiny_set_mixture(plan->options == mixture);
     tiny_begin(place);
     CHECK((plan->options == speculative || plan->options == held) == sys_splits_state(tiny_undisturbed()));
     const uint64_t first = test_first((unsigned)stride);
