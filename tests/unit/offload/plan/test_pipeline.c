@@ -16,6 +16,7 @@ enum { SAMPLES = 200, RANKS_MAX = 16 };
 struct totals {
     uint64_t plans, refused, transfers, deps, of_schedule[OX_PIPE_COUNT];
     struct plan_faults faults, joint, sizes;
+    uint64_t reports; /* moves of reports in which faults were planted, of models whose stages report */
 };
 
 /* The ranks of one step, with the last plan of each. */
@@ -192,6 +193,47 @@ static void change_transfer(struct box *box, uint32_t idx, uint32_t at, struct t
     }
 }
 
+/* Plants faults in one move of reports, losses or what stages report: to host memory, among all ranks, and back. */
+static void change_report(struct box *box, uint32_t idx, uint32_t at, struct totals *totals) {
+    struct ox_plan *const plan = box->plans[idx];
+    struct ox_task *const task = &plan->tasks[at], kept = plan->tasks[at];
+    totals->reports += box->inputs[idx].model.report_doubles > 0;
+    if (task->lane == OX_LANE_LINK) {
+        task->last = !task->last;
+        refuse_box(box, idx, "reports of stages that report nothing, or none of those that do", totals);
+        *task = kept;
+        task->axis = OX_AXIS_PIPE;
+        refuse_box(box, idx, "reports of some ranks alone", totals);
+        *task = kept;
+    }
+    task->lane = task->lane == OX_LANE_H2D ? OX_LANE_D2H : OX_LANE_H2D;
+    refuse_box(box, idx, "reports that one rank lacks", totals);
+    *task = kept;
+    task->bytes += sizeof(double);
+    refuse_box(box, idx, "a report of another size", totals);
+    *task = kept;
+    task->when |= OX_FACT_DUE;
+    refuse_box(box, idx, "reports of a unit that is due", totals);
+    *task = kept;
+}
+
+/* A stage reports for all ranks but that which has it. */
+static void change_reporters(struct box *box, uint32_t idx, struct totals *totals) {
+    struct ox_plan_stage stages[PLAN_SAMPLE_UNITS_MAX + 1];
+    const struct ox_plan_stage *const kept = box->inputs[idx].model.stages;
+    const uint32_t count = box->inputs[idx].model.stage_count, at = idx / (box->count / box->inputs[idx].ranks.pipe);
+    memcpy(stages, kept, count * sizeof *stages);
+    box->inputs[idx].model.stages = stages;
+    for (uint32_t i = 0; i < count && box->inputs[idx].model.report_doubles > 0; i++) {
+        if (stages[i].reports && box->owners[stages[i].units[0].unit_idx] == at) {
+            stages[i].reports = false;
+            refuse_box(box, idx, "a stage that reports for the others alone", totals);
+            stages[i].reports = true;
+        }
+    }
+    box->inputs[idx].model.stages = kept;
+}
+
 /* Plants faults in what every rank of a step sends and receives, and in who has what. */
 static void change_box(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 5000;
@@ -200,7 +242,11 @@ static void change_box(struct box *box, uint64_t seed, struct totals *totals) {
             if (box->plans[idx]->tasks[at].peer != OX_NONE && plan_sample_number(seed, &counter, 4) == 0) {
                 change_transfer(box, idx, at, totals);
             }
+            if (box->plans[idx]->tasks[at].kind == OX_TASK_MOVE && box->plans[idx]->tasks[at].move == OX_MOVE_LOSSES) {
+                change_report(box, idx, at, totals);
+            }
         }
+        change_reporters(box, idx, totals);
         struct ox_plan_ranks *const ranks = &box->inputs[idx].ranks;
         const struct ox_plan_ranks kept = *ranks;
         uint32_t owners[PLAN_SAMPLE_UNITS_MAX + 1];
@@ -256,6 +302,6 @@ int main(int argc, char **argv) {
     }
     printf("\n%llu of %llu changes of meaning found\n", (unsigned long long)totals.joint.found,
            (unsigned long long)totals.joint.made);
-    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 1000);
+    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 1000 && totals.reports > 100);
     return test_end();
 }
