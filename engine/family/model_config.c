@@ -93,6 +93,15 @@ static const struct ox_fixed_key changing_keys[] = {
     {.key = "num_local_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "n_routed_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = "n_shared_experts", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "shared_expert_intermediate_size", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "scoring_func", .kind = OX_FIXED_TEXT, .texts = {"softmax"}},
+    {.key = "topk_method", .kind = OX_FIXED_TEXT, .texts = {"greedy"}},
+    {.key = "n_group", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "topk_group", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "routed_scaling_factor", .kind = OX_FIXED_NUMBER, .number = 1.0},
+    {.key = "first_k_dense_replace", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "router_jitter_noise", .kind = OX_FIXED_NUMBER, .number = 0.0},
+    {.key = "input_jitter_noise", .kind = OX_FIXED_NUMBER, .number = 0.0},
     {.key = NULL},
 };
 
@@ -584,13 +593,12 @@ enum ox_status ox_model_config_check(const char *where, const struct ox_model_co
 }
 
 /* Families that people ask for, and what of them is missing. */
-static const char mla[] = "attention whose keys and values come from a narrow latent (MLA) is not computed";
 static const char delta[] = "the gated delta rule of three layers of four is not computed";
 static const struct {
     const char *model_type, *missing;
 } refused_families[] = {
-    {"glm4_moe_lite", mla},
-    {"kimi_k2", mla},
+    {"glm4_moe_lite", "its list of the layers with a mixture (mlp_layer_types) is not read"},
+    {"kimi_k2", "it is a deepseek_v3 whose folders bring code of their own, with which this was not compared"},
     {"qwen3_next", delta},
     {"qwen3_5_moe", delta},
     {"phimoe", "its router draws experts at random in training"},
