@@ -4,8 +4,8 @@
  *
  * Runs have all state on the drive and commit each step; or they have a part of it in memory, leave steps uncommitted,
  * and update in backward beside the last commit (--store-generations 3) or not (2); or a part of them is frozen, whose
- * extents the first commit alone writes, in fp16 with its loss scale; or the model is a mixture, whose experts are units,
- * idle ones of which keep their state, and whose bias of the choice moves; or two ranks are a pipeline.
+ * extents the first commit alone writes, in fp16 with its loss scale; or the model is a mixture, whose experts are
+ * units, idle ones of which keep their state, and whose bias of the choice moves; or two ranks are a pipeline.
  *
  * In memory all operations are taken, of the latter runs every fourth; on a drive, where requests outlive a process,
  * every STRIDE-th, at another offset for each moment and backend. `make test` takes fewer of both.
