@@ -50,7 +50,7 @@ enum { OX_PREDICTION_TEXT_BYTES = 6144 };
 /* Writes the prediction as a few lines for users. */
 void ox_prediction_text(const struct ox_prediction *prediction, uint64_t tokens, char *text);
 
-/* ---- how often a state in memory is persisted: trainer_persist.c ---- */
+/* ---- how often a state in memory is persisted: trainer_save.c ---- */
 
 /* So rarely that it costs a small share of the time, and no rarer: pure functions of measured times. No bit of a result
  * depends on them. */

@@ -219,6 +219,25 @@ uint32_t ox_trainer_machines(const struct ox_trainer *trainer);
 /* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
  * ox_engine_plan_open. */
 OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);
+/* A way to divide the model among the ranks of a mesh; `copies` as in struct ox_engine_config. `usual`: one of those of
+ * which one is usually the fastest. */
+struct ox_division {
+    const char *name;
+    enum ox_sharding sharding;
+    uint32_t copies;
+    bool usual;
+};
+enum { OX_DIVISIONS_MAX = 7 };
+/* Writes those that the ranks can have, from the least memory on, and returns how many there are. */
+uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_division out[OX_DIVISIONS_MAX]);
+/* Makes trainer->plan for a division and predicts its steps; and for a sharding, with the copies that are set, their
+ * mean time alone. */
+OX_MUST enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const struct ox_division *division,
+                                               struct ox_prediction *prediction);
+OX_MUST enum ox_status ox_trainer_time_sharding(struct ox_trainer *trainer, enum ox_sharding sharding,
+                                                double *seconds);
+/* Makes trainer->plan for the division whose steps are the fastest, and says why. */
+OX_MUST enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer);
 /* A table of the best mesh of every kind, where --mesh auto has compared them; else "". */
 enum { OX_MESH_TEXT_BYTES = 640 };
 void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TEXT_BYTES]);
@@ -430,7 +449,7 @@ bool ox_trainer_record_arithmetic(struct ox_trainer *trainer);
  * algorithms that differ from those that an earlier process of the run has left there. A failure is only a warning. */
 void ox_trainer_record_gemms(struct ox_trainer *trainer);
 
-/* ---- trainer_persist.c ---- */
+/* ---- how often a step is committed: trainer_save.c ---- */
 
 enum { OX_PERSIST_LINE_BYTES = 384 };
 /* Writes a line about how often the state is persisted; "" if every step is. */

@@ -412,54 +412,6 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
 
 /* ---- the plan ------------------------------------------------------------------------------------------- */
 
-/* Makes the plan and predicts its steps. */
-static enum ox_status try_sharding(struct ox_trainer *trainer, enum ox_sharding sharding,
-                                   struct ox_prediction *prediction) {
-    trainer->engine_config.sharding = sharding;
-    prediction->mean_seconds = 0;
-    enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-    if (status == OX_OK) {
-        const struct ox_predict_input input = ox_trainer_predict_input(trainer);
-        status = ox_predict(&input, prediction);
-    }
-    return status;
-}
-
-/* The mean time alone. */
-static enum ox_status time_sharding(struct ox_trainer *trainer, enum ox_sharding sharding, double *seconds) {
-    struct ox_prediction prediction;
-    const enum ox_status status = try_sharding(trainer, sharding, &prediction);
-    *seconds = status == OX_OK ? prediction.mean_seconds : 0;
-    return status;
-}
-
-/* Compares what ranks may divide by the simulator, from the choice that takes the least memory on; another one has to
- * gain 1 %. If nothing fits, the refusal is that of the first. */
-static enum ox_status choose_sharding(struct ox_trainer *trainer) {
-    static const enum ox_sharding choices[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
-                                               OX_SHARDING_SHARED};
-    enum ox_sharding best = OX_SHARDING_FULL;
-    double best_seconds = INFINITY, seconds = 0;
-    /* SHARED is one process's, and NCCL takes nothing from host memory. */
-    const bool shares = trainer->team == NULL && trainer->engine_config.comm != OX_RANK_COMM_NCCL;
-    const unsigned count = sizeof choices / sizeof *choices - !shares;
-    trainer->engine_config.request.rough = true;
-    for (unsigned i = 0; i < count; i++) {
-        const enum ox_status status = time_sharding(trainer, choices[i], &seconds);
-        ox_engine_plan_close(&trainer->plan);
-        if (status != OX_OK && status != OX_E_CONFIG) {
-            return status;
-        }
-        if (status == OX_OK && seconds < 0.99 * best_seconds) {
-            best = choices[i];
-            best_seconds = seconds;
-        }
-    }
-    trainer->engine_config.sharding = best;
-    trainer->engine_config.request.rough = false;
-    return ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
-}
-
 /* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise; OX_E_CONFIG
  * where that cannot be. */
 static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
@@ -502,7 +454,8 @@ static enum ox_status choose_experts(struct ox_trainer *trainer) {
         if (status == OX_E_CONFIG) {
             break; /* cannot be cut so */
         }
-        OX_THEN(status, time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given, &seconds));
+        OX_THEN(status, ox_trainer_time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
+                                                 &seconds));
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -528,8 +481,8 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
     for (uint32_t ranks = most; ranks > 0; ranks /= 2) {
         engine->ranks = ranks;
         engine->sum_groups = groups_of(trainer, ranks);
-        const enum ox_status status = time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
-                                                    &seconds);
+        const enum ox_status status =
+            ox_trainer_time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given, &seconds);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -550,25 +503,29 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
 /* The least predicted time of a step on the mesh that is set: with the sharding that is given, or else with those of
  * which one is usually the fastest. A sharding without a plan is passed over. */
 static enum ox_status try_mesh(struct ox_trainer *trainer, enum ox_sharding given, struct ox_mesh_tried *out) {
-    static const enum ox_sharding usual[] = {OX_SHARDING_FULL, OX_SHARDING_GRAD, OX_SHARDING_SHARED};
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    const bool one = given != OX_SHARDING_COUNT || engine->pipe > 1;
-    const bool shares = trainer->team == NULL && engine->comm != OX_RANK_COMM_NCCL;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint32_t copies = engine->copies;
+    struct ox_division divisions[OX_DIVISIONS_MAX] = {{.sharding = given, .copies = copies, .usual = true}};
+    const uint32_t count = given != OX_SHARDING_COUNT ? 1 : ox_trainer_divisions(trainer, divisions);
     enum ox_status status = OX_E_CONFIG;
     *out = (struct ox_mesh_tried){.data = engine->ranks / engine->pipe, .pipe = engine->pipe,
                                   .schedule = engine->schedule, .chunks = engine->pipe_chunks,
                                   .seconds = (double)INFINITY};
-    for (size_t i = 0; i < (one ? 1 : sizeof usual / sizeof *usual - !shares); i++) {
+    for (uint32_t i = 0; i < count; i++) {
         struct ox_prediction prediction;
-        const enum ox_status tried = try_sharding(trainer, given != OX_SHARDING_COUNT ? given : usual[i], &prediction);
+        if (!divisions[i].usual || (i > 0 && engine->pipe > 1)) {
+            continue;
+        }
+        const enum ox_status tried = ox_trainer_try_division(trainer, &divisions[i], &prediction);
         ox_engine_plan_close(&trainer->plan);
+        engine->copies = copies;
         if (tried != OX_OK && tried != OX_E_CONFIG) {
             return tried;
         }
         status = tried == OX_OK ? OX_OK : status;
         if (tried == OX_OK && prediction.mean_seconds < out->seconds) {
             out->seconds = prediction.mean_seconds;
-            out->sharding = trainer->engine_config.sharding;
+            out->sharding = divisions[i].sharding;
             out->binding = prediction.step.binding;
             out->binding_share = prediction.step.binding_share;
         }
@@ -610,19 +567,22 @@ static void tell_mesh(const struct ox_trainer *trainer, uint32_t best) {
 static enum ox_status try_kind(struct ox_trainer *trainer, enum ox_sharding given, uint32_t kind, uint32_t chunks) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_mesh_tried *const best = &trainer->meshes[kind];
+    const uint32_t copies = engine->copies, size = engine->ranks / (copies > 0 ? copies : 1); /* as --shard-size says */
     const uint64_t groups = trainer->config.train.sum_groups;
     const uint64_t most = ox_min_u64(engine->micro_batches, groups > 0 ? groups : UINT64_MAX);
     for (uint32_t pipe = kind == 0 ? 1 : 2; pipe <= (kind == 0 ? 1 : engine->ranks); pipe++) {
         const uint32_t of_data = engine->ranks / pipe;
         struct ox_mesh_tried tried;
-        if (engine->ranks % pipe != 0 || of_data > most) {
+        if (engine->ranks % pipe != 0 || of_data > most || (copies > 0 && of_data % size != 0)) {
             continue;
         }
+        engine->copies = copies > 0 ? of_data / size : 0;
         engine->pipe = pipe;
         engine->schedule = kind == 0 ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(kind - 1);
         engine->pipe_chunks = chunks;
         engine->sum_groups = groups_of(trainer, of_data);
         const enum ox_status status = try_mesh(trainer, given, &tried);
+        engine->copies = copies;
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
         }
@@ -658,6 +618,7 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
     }
     const struct ox_mesh_tried *const taken = &trainer->meshes[best];
     engine->pipe = (uint32_t)ox_max_u64(taken->pipe, 1);
+    engine->copies = (uint32_t)ox_max_u64(engine->copies, 1) / engine->pipe; /* of as many ranks each */
     engine->sum_groups = groups_of(trainer, engine->ranks / engine->pipe);
     engine->schedule = taken->schedule;
     engine->pipe_chunks = (uint32_t)ox_max_u64(taken->chunks, 1);
@@ -741,7 +702,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     }
     const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > engine->pipe;
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
-    OX_THEN(status, choose ? choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
+    OX_THEN(status, choose ? ox_trainer_choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
         trainer->config.place.chunk_elems = trainer->plan->whole.chunk_elems;
         record_experts(trainer);

@@ -18,7 +18,7 @@ export OX_TEST_ALL=1 # branches that a whole sweep takes alone count too
 build=build/coverage
 counts=$build/counts
 parts='nvme/io_drive.c nvme/io_threads.c nvme/io_uring.c nvme/st*.c nvme/transfers.c nvme/wear.c offload/proof/*.c engine/model/schedule_check.c engine/checkpoint/*.c engine/step/engine_store.c engine/step/pending/overlap.c
-    engine/run/trainer_persist.c engine/run/trainer_remains.c engine/run/trainer_save.c
+    engine/run/trainer_remains.c engine/run/trainer_save.c
     engine/run/trainer_start.c'
 
 count() { # program: runs it, and keeps what it counted apart
