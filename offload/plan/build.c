@@ -745,7 +745,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     struct ox_plan_full *const full = (struct ox_plan_full *)plan;
     check_input(plan, input, kind);
     plan->kind = kind;
-    plan->task_count = plan->buf_count = 0;
+    plan->task_count = plan->buf_count = full->scratch.begun_count = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         plan->rules[i] = ox_plan_unit_rules(input, i);
     }
@@ -785,7 +785,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
 }
 
 static void finish(struct ox_plan *plan, const struct ox_plan_input *input, bool measuring) {
-    ox_plan_finish((struct ox_plan_full *)plan, &input->placement, measuring);
+    ox_plan_finish((struct ox_plan_full *)plan, measuring);
     plan->peak_bytes[OX_TIER_HOST] = ox_max_u64(
         plan->peak_bytes[OX_TIER_HOST], plan->resident_bytes[OX_TIER_HOST] + ox_plan_scratch_bytes(input));
 }

@@ -52,7 +52,7 @@ uint32_t ox_build_stage_buf(struct ox_builder *b, enum ox_buf_kind kind, enum ox
 
 void ox_build_follow(struct ox_builder *b) {
     if (b->plan->task_count > 0) {
-        ox_plan_follow_lives((struct ox_plan_full *)b->plan, b->plan->task_count - 1);
+        ox_plan_follow_lives((struct ox_plan_full *)b->plan, b->plan->task_count - 1, &b->in->placement);
     }
 }
 

@@ -19,12 +19,6 @@ struct ox_buf_track {
     uint8_t written_lane;                /* lane of that task                                 */
 };
 
-/* The buffers whose lives begin and end with a task: a bit for each of its uses. */
-struct ox_task_lives {
-    uint64_t begin, end;
-};
-OX_STATIC_ASSERT(OX_TASK_USES_MAX <= 64, "a task's lives have a bit for each of its uses");
-
 /* How a micro-batch is summed (offload/plan/sums.h), and how many slots are occupied before it. */
 struct ox_mb_sum {
     uint32_t slot, folds, occupied;
@@ -41,11 +35,21 @@ struct ox_segment {
     uint32_t run_prev, run_next;
 };
 
-/* A buffer that gets its offset by size (offload/plan/pack.c). It has its space through tasks `first` to `freed`. */
+/* A buffer that gets its offset by size (offload/plan/pack.c). It has its space from one event of its arena to
+ * another. */
 struct ox_pack_item {
     uint64_t bytes, begin;
     uint32_t first, freed, buf_idx;
     uint32_t size_class;
+};
+
+/* What was worked out before about an arena whose buffers begin and end to live in one order (offload/plan/lives.c):
+ * where it ends with offsets by time, and by size in each of the orders that were tried. */
+enum { OX_PACK_ORDERS = 4, OX_ARENAS_KNOWN = 2048 };
+struct ox_arena_known {
+    uint64_t key, end, packed_end[OX_PACK_ORDERS];
+    uint32_t tried; /* orders */
+    bool timed;     /* `end` is known */
 };
 
 /* What arrives from another rank of the pipeline: the input of a stage, or its gradient, or what the head's rank has
@@ -66,13 +70,19 @@ struct ox_build_routes {
 /* Scratch of the builder, allocated with the plan. */
 struct ox_plan_scratch {
     struct ox_buf_track *tracks; /* buf_cap */
-    struct ox_task_lives *lives; /* task_cap; resident buffers and those on drives are not among them */
-    uint8_t *last_use;    /* per buffer: its use in the last task that has it */
+    /* Lives of the buffers that get their place by them: those in an arena that are not resident. */
+    uint32_t *begun, begun_count; /* these buffers, in the order of their first use */
+    uint32_t *ends, *next_end;    /* per task, and per buffer: the first and the next one that ends with a task */
+    uint8_t *last_use;            /* per buffer: its use in the last task that has it */
+    bool *turns;                  /* per buffer: it keeps its space behind that task (offload/plan/lives.c) */
+    uint32_t *nth;                /* per buffer: how many of its arena began before it */
+    /* Per arena, in order: 2 x buffer where it takes its space, and 1 more where it gives it back. */
+    uint32_t *events[OX_TIER_NVME], event_count[OX_TIER_NVME];
+    struct ox_arena_known *known[OX_TIER_NVME]; /* OX_ARENAS_KNOWN, by key */
     struct ox_mb_sum *mb_sums; /* micro_batches + 1 */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
-    uint32_t *freed;      /* per buffer: the last task through which it keeps its space */
-    uint64_t *packed;     /* per buffer: its offset behind the resident part, or UINT64_MAX: it gets space by time */
+    uint64_t *packed;     /* per buffer: its offset behind the resident part, where its arena is packed */
     struct ox_pack_item *items; /* buf_cap; while offsets are final: the packed buffers that have had their turn */
     uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
@@ -113,16 +123,25 @@ static inline bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_
 
 /* Notes where buffers begin and end to live, from a task whose uses are complete: while it is made, because a list is
  * many times as large as what is noted. */
-void ox_plan_follow_lives(struct ox_plan_full *full, uint32_t task_idx);
+void ox_plan_follow_lives(struct ox_plan_full *full, uint32_t task_idx, const struct ox_placement *placement);
+
+/* What an arena's buffers need at a time. */
+struct ox_arena_lives {
+    uint64_t key;       /* a hash of the order in which they take and give back their space, and of their sizes */
+    uint64_t live_most; /* bytes in use at most */
+};
+/* Lists the events of each arena, once all tasks are followed, and notes the task at which it is fullest. */
+void ox_plan_list_lives(struct ox_plan_full *full, struct ox_arena_lives out[OX_TIER_NVME]);
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * requires. Fills peak_bytes. `measuring`: offsets and peaks alone. */
-void ox_plan_finish(struct ox_plan_full *full, const struct ox_placement *placement, bool measuring);
+ * requires. Fills peak_bytes. `measuring`: peaks alone. */
+void ox_plan_finish(struct ox_plan_full *full, bool measuring);
 
-/* Gives the buffers of a tier offsets by size, in scratch.packed, and returns where they end; `most` if that is not
- * less, or if there are too many. It tries other orders as long as that is more than `enough`; not while `measuring`,
- * which then finds at most more. */
-uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, uint64_t most, bool measuring);
+/* Gives the buffers of a tier offsets by size, in scratch.packed unless `measuring`, and returns where they end; `most`
+ * if that is not less, or if there are too many. It tries other orders as long as that is more than `enough`; not while
+ * `measuring`, which then finds at most more. */
+uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
+                      uint64_t most, bool measuring);
 
 #ifdef __cplusplus
 }

@@ -50,8 +50,7 @@ static int by_volume(const void *a, const void *b) {
     return volumes[0] != volumes[1] ? (volumes[0] > volumes[1] ? -1 : 1) : by_first(x, y);
 }
 
-static int (*const orders[])(const void *a, const void *b) = {by_class, by_size, by_span, by_volume};
-enum { ORDERS = sizeof orders / sizeof *orders };
+static int (*const orders[OX_PACK_ORDERS])(const void *a, const void *b) = {by_class, by_size, by_span, by_volume};
 
 /* A placed buffer; they are kept in order of address. */
 struct placed {
@@ -91,25 +90,47 @@ static uint64_t place_in(struct ox_pack_item *items, uint32_t count, int order, 
     return end;
 }
 
-uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, uint64_t enough, uint64_t most, bool measuring) {
-    const struct ox_plan *const plan = &full->plan;
-    struct ox_pack_item *const items = full->scratch.items;
+/* Lists the buffers of a tier, if they are not too many; returns their number. */
+static uint32_t list_items(struct ox_plan_full *full, enum ox_tier tier) {
+    const struct ox_plan_scratch *const scratch = &full->scratch;
+    const uint32_t *const events = scratch->events[tier], event_count = scratch->event_count[tier];
     uint32_t count = 0;
-    uint64_t least = most;
-    for (uint32_t i = 0; i < plan->buf_count; i++) {
-        const struct ox_buf *const buf = &plan->bufs[i];
-        if (!buf->resident && buf->tier == tier && buf->first_task_idx != OX_NONE) {
-            items[count++] = (struct ox_pack_item){.bytes = buf->bytes, .first = buf->first_task_idx,
-                                                   .freed = full->scratch.freed[i], .buf_idx = i,
-                                                   .size_class = class_of(buf->bytes)};
+    for (uint32_t i = 0; i < event_count && count <= PACKED_MAX; i++) {
+        const uint32_t buf_idx = events[i] / 2;
+        const uint64_t bytes = full->plan.bufs[buf_idx].bytes;
+        if ((events[i] & 1) == 0) {
+            scratch->items[count++] = (struct ox_pack_item){.bytes = bytes, .first = i, .freed = event_count,
+                                                            .buf_idx = buf_idx, .size_class = class_of(bytes)};
+        } else {
+            scratch->items[scratch->nth[buf_idx]].freed = i;
         }
     }
-    for (int order = 0; order < (measuring ? 1 : ORDERS) && count <= PACKED_MAX && least > enough; order++) {
-        const uint64_t end = place_in(items, count, order, least);
-        for (uint32_t i = 0; i < count && end < least; i++) {
+    return count;
+}
+
+uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
+                      uint64_t most, bool measuring) {
+    struct ox_pack_item *const items = full->scratch.items;
+    const uint32_t count = !measuring || known->tried == 0 ? list_items(full, tier) : 0;
+    uint64_t least = most;
+    int best = -1, placed = -1;
+    for (int order = 0; order < (measuring ? 1 : OX_PACK_ORDERS) && count <= PACKED_MAX && least > enough; order++) {
+        if (known->tried == (uint32_t)order) {
+            known->packed_end[known->tried++] = place_in(items, count, order, least);
+            placed = order;
+        }
+        if (known->packed_end[order] < least) {
+            least = known->packed_end[order];
+            best = order;
+        }
+    }
+    if (!measuring && best >= 0) {
+        if (best != placed) {
+            (void)place_in(items, count, best, most);
+        }
+        for (uint32_t i = 0; i < count; i++) {
             full->scratch.packed[items[i].buf_idx] = items[i].begin;
         }
-        least = ox_min_u64(least, end);
     }
     return least;
 }

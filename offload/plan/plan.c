@@ -528,13 +528,20 @@ static void place_plan(struct tables *memory, struct ox_plan_full *full) {
     const uint64_t units = plan->unit_count, grads = plan->grad_count, stages = plan->stage_count;
     const uint64_t micro_batches = plan->micro_batches;
     place_kept(memory, full);
-    scratch->lives = place(memory, plan->task_cap, sizeof *scratch->lives);
+    scratch->begun = place(memory, plan->buf_cap, sizeof(uint32_t));
+    scratch->ends = place(memory, plan->task_cap, sizeof(uint32_t));
+    scratch->next_end = place(memory, plan->buf_cap, sizeof(uint32_t));
     scratch->last_use = place(memory, plan->buf_cap, sizeof *scratch->last_use);
+    scratch->turns = place(memory, plan->buf_cap, sizeof *scratch->turns);
+    scratch->nth = place(memory, plan->buf_cap, sizeof(uint32_t));
+    for (int tier = 0; tier < OX_TIER_NVME; tier++) {
+        scratch->events[tier] = place(memory, 2 * (uint64_t)plan->buf_cap, sizeof(uint32_t));
+        scratch->known[tier] = place(memory, OX_ARENAS_KNOWN, sizeof *scratch->known[tier]);
+    }
     scratch->mb_sums = place(memory, micro_batches + 1, sizeof *scratch->mb_sums);
     scratch->tracks = place(memory, plan->buf_cap, sizeof *scratch->tracks);
     scratch->segments = place(memory, plan->buf_cap + 2u, sizeof *scratch->segments);
     scratch->segment_of = place(memory, plan->buf_cap, sizeof(uint32_t));
-    scratch->freed = place(memory, plan->buf_cap, sizeof(uint32_t));
     scratch->packed = place(memory, plan->buf_cap, sizeof(uint64_t));
     scratch->items = place(memory, plan->buf_cap, sizeof *scratch->items);
     scratch->grad_spool = place(memory, grads, sizeof(uint32_t));

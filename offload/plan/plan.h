@@ -685,8 +685,8 @@ uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
  * buffers come first and lie at the same offsets in all plans of the same input. */
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 
-/* ox_plan_build in two parts, for a search that rejects most of its plans: measure writes tasks, offsets and peaks;
- * complete adds the dependencies and takes the same input. */
+/* ox_plan_build in two parts, for a search that rejects most of its plans: measure writes tasks and peaks; complete
+ * adds offsets and dependencies, and takes the same input. */
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
 
