@@ -1,6 +1,6 @@
 /* `offload tokenize`: turns texts into ids, as lines for another program or as a token file, with BOS and EOS where
- * they are asked for; or counts what training would see of them. With --render it prints conversations as the model's chat
- * template writes them. With --train it makes a tokenizer. */
+ * they are asked for; or counts what training would see of them. With --render it prints conversations as the model's
+ * chat template writes them. With --train it makes a tokenizer. */
 #include "tools/command/cmd.h"
 
 #include "base/bytes.h"

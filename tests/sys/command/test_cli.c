@@ -433,8 +433,8 @@ static void test_added_ends(void) {
             "--output reads one file, and 2 are given");
     run(plain_pathf("%s --data %s --output %s", words, text, file));
     CHECK(last->exit_status == 0 &&
-          strstr(last->err, "ends.bin: has no EOS, which training adds to a text, but not to a token file; for the same "
-                            "tokens give --add-eos on, else off") != NULL);
+          strstr(last->err, "ends.bin: has no EOS, which training adds to a text, but not to a token file; for the "
+                            "same tokens give --add-eos on, else off") != NULL);
     answers(plain_pathf("%s --data %s --output %s --add-eos off", words, text, file), "1 token |");
     answers(plain_pathf("%s --data %s --output %s --add-eos on", words, text, file), "2 tokens |");
 }
