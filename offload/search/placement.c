@@ -125,6 +125,15 @@ struct refusal {
     char device[80], device_fix[64], host_fix[64], nvme[160], nvme_fix[FIX_TEXT_BYTES];
 };
 
+/* What the largest of the plans that are handed out takes, as the ledger shows it. A search looks for offsets less hard
+ * than a plan that is completed, so that this may be below what it found, and even fit: then that is told. */
+static uint64_t ledger_need(const struct ox_search *s, enum ox_tier tier) {
+    const uint64_t found = ox_search_need(s, tier), budget = ox_search_budget(s, tier);
+    uint64_t need = ox_max_u64(s->plans.train->peak_bytes[tier], s->plans.eval->peak_bytes[tier]);
+    need = ox_search_overlaps(s) ? ox_max_u64(need, s->plans.eval_after_step->peak_bytes[tier]) : need;
+    return found > budget && need <= budget ? found : need;
+}
+
 /* Writes what a tier needs and has; and, if that is too little, the option with what is enough. */
 static void weigh(const struct ox_search *s, enum ox_tier tier, const char *flag, struct refusal *r, char fix[64]) {
     /* Options give each rank a device, and all of them together host memory and drives. */
@@ -132,7 +141,7 @@ static void weigh(const struct ox_search *s, enum ox_tier tier, const char *flag
     const uint64_t need = ranks * ox_search_need(s, tier), have = ranks * ox_search_budget(s, tier);
     const uint64_t beside = tier == OX_TIER_DEVICE ? whole_mib(s->in->budget.device_beside_bytes) : 0;
     char size[OX_SIZE_TEXT_BYTES];
-    ox_size_text(need, r->need[tier]);
+    ox_size_text(ranks * ledger_need(s, tier), r->need[tier]);
     ox_size_text(have, r->have[tier]);
     if (need > have && fix != NULL) {
         snprintf(fix, 64, " %s %s", flag, ox_size_flag_text(whole_mib(need) + beside, size));
@@ -170,8 +179,10 @@ static enum ox_status refuse(struct ox_search *s) {
     s->with_eval = true;
     ox_search_farthest_homes(s, ox_search_requested_device_units(s), s->request->device_first);
     ox_search_build(s);
-    /* The caller gets the plan that does not fit, so that it can show where the bytes go. */
-    OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train);
+    /* The caller gets the plans that do not fit, so that it can show where the bytes go: all of them, because the
+     * refusal speaks of the largest, which may be one of evaluation. */
+    OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train && ox_search_plan(s, OX_PLAN_EVAL) == s->plans.eval);
+    OX_ASSERT(!ox_search_overlaps(s) || ox_search_plan(s, OX_PLAN_EVAL_AFTER_STEP) == s->plans.eval_after_step);
     struct refusal refusal = {.device = ""};
     return tell(s, &refusal);
 }
@@ -285,14 +296,11 @@ static enum ox_status open_search(struct ox_search *s) {
     return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
 }
 
-static void hand_out(struct ox_search *s, bool fits, struct ox_plans *out) {
+static void hand_out(struct ox_search *s, struct ox_plans *out) {
     struct ox_plans *const plans = &s->plans;
     ox_plan_shrink(&plans->train);
     out->train = plans->train;
     plans->train = NULL;
-    if (!fits) {
-        return;
-    }
     ox_plan_shrink(&plans->eval);
     out->eval = plans->eval;
     plans->eval = NULL;
@@ -318,7 +326,7 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     enum ox_status status = open_search(s);
     if (status == OX_OK) {
         status = choose(s);
-        hand_out(s, status == OX_OK, out);
+        hand_out(s, out);
     }
     ox_sim_close(&s->sim);
     ox_built_close(&s->built);

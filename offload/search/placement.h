@@ -35,8 +35,8 @@ struct ox_placement_request {
 /* Chooses placement and homes, and writes them to input->placement and the table: among those that fit, the one whose
  * plan takes the least time in a simulation on the machine of `setup` (setup->input is ignored). On success `out` has
  * the plans of the choice, built and proven. If nothing fits, returns OX_E_CONFIG with a text that says what is short,
- * by how much, and which nearest budget fits; out->train is then the plan of that budget, for its ledger, and the other
- * plans are NULL. The caller closes `out` in any case. */
+ * by how much, and which nearest budget fits; `out` has then the plans of that budget, for their ledger. The caller
+ * closes `out` in any case. */
 OX_MUST enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_table *table,
                                            const struct ox_placement_request *request, const struct ox_sim_setup *setup,
                                            struct ox_plans *out);

@@ -423,6 +423,21 @@ static void check_wide(uint64_t arenas) {
     CHECK(arenas > 100 && 20 * wide < arenas);
 }
 
+/* A refusal tells the bytes of the largest plan that it hands out, and advises what fits. */
+static void check_refusal(struct plan_sample *s, const struct ox_plans *plans) {
+    const struct ox_plan *const all[] = {plans->train, plans->eval, plans->eval_after_step};
+    for (int tier = s->in.budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_NVME; tier++) {
+        char size[OX_SIZE_TEXT_BYTES], words[OX_SIZE_TEXT_BYTES + 16];
+        uint64_t bytes = 0;
+        for (unsigned i = 0; i < sizeof all / sizeof *all; i++) {
+            bytes = all[i] != NULL ? ox_max_u64(bytes, all[i]->peak_bytes[tier]) : bytes;
+        }
+        snprintf(words, sizeof words, "%s %s of ", ox_tier_name((enum ox_tier)tier), ox_size_text(bytes, size));
+        CHECK(strstr(ox_error_text(), words) != NULL);
+    }
+    take_advice(s);
+}
+
 static void test_random_plans(uint64_t count) {
     uint64_t fit = 0, refused = 0, objected = 0, early = 0, kept = 0, after_steps = 0, one_generation = 0, parts = 0;
     uint64_t device_plans = 0, arenas = 0; /* with an update on the device, among those changed */
@@ -471,7 +486,7 @@ static void test_random_plans(uint64_t count) {
                 printf("seed %llu: %s\n", (unsigned long long)seed, ox_error_text());
                 CHECK(status == OX_E_CONFIG && strstr(ox_error_text(), "does not fit") != NULL);
             } else {
-                take_advice(&s);
+                check_refusal(&s, &plans);
             }
         }
         ox_plans_close(&plans);
