@@ -151,6 +151,7 @@ static enum ox_status open_template(struct source *source) {
     OX_THEN(status, ox_chat_kwargs(config->chat_template_kwargs, &source->kwargs));
     source->rules.chat = (struct ox_chat_options){.chat_template = source->chat_template,
                                                   .no_template = source->no_template,
+                                                  .folder = config->tokenizer,
                                                   .now = ox_chat_date(config->clock_s),
                                                   .kwargs = source->kwargs,
                                                   .train_on = config->train_on,

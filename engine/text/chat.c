@@ -430,13 +430,48 @@ static enum ox_status explain_null(const struct ox_chat_renderer *renderer, cons
     return status;
 }
 
+/* Lists the built-in templates whose end of a turn is a token of this tokenizer. */
+static enum ox_status list_builtins(struct ox_chat_renderer *renderer, const char *folder, char *names, size_t bytes) {
+    const struct ox_template *const own = renderer->options.chat_template;
+    enum ox_status status = OX_OK;
+    size_t used = 0;
+    names[0] = '\0';
+    for (const struct ox_template_builtin *builtin = ox_template_builtins; status == OX_OK && builtin->name != NULL;
+         builtin++) {
+        struct ox_template *other = NULL;
+        char tag[OX_CHAT_TAG_BYTES] = "";
+        int64_t id = -1;
+        status = ox_template_open(folder, builtin->name, &other);
+        renderer->options.chat_template = other;
+        OX_THEN(status, ox_chat_end_of_turn(renderer, &id));
+        OX_THEN(status, ox_chat_lettered_end(renderer, tag));
+        if (status == OX_OK && id >= 0 && tag[0] == '\0') {
+            const int written = snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", builtin->name);
+            used = used + (size_t)written < bytes ? used + (size_t)written : bytes - 1;
+        }
+        ox_template_close(&other);
+    }
+    renderer->options.chat_template = own;
+    return status;
+}
+
+enum ox_status ox_chat_fail_template(struct ox_chat_renderer *renderer) {
+    const char *const why = renderer->options.no_template != NULL ? renderer->options.no_template : "there is none";
+    char names[256] = "";
+    if (renderer->options.folder == NULL) {
+        return ox_fail(OX_E_CONFIG, "a conversation needs a chat template: %s", why);
+    }
+    OX_TRY(list_builtins(renderer, renderer->options.folder, names, sizeof names));
+    return ox_fail(OX_E_CONFIG, "a conversation needs a chat template: %s; of these its tokenizer can use %s", why,
+                   names[0] != '\0' ? names : "none");
+}
+
 static enum ox_status render_conversation(struct ox_chat_renderer *renderer, const struct ox_chat *chat,
                                           struct ox_ids *ids, struct ox_id_mask *trained) {
     struct ox_template_turns turns = {0};
     json_t *row = NULL;
     if (renderer->options.chat_template == NULL) {
-        return ox_fail(OX_E_CONFIG, "a conversation needs a chat template: %s",
-                       renderer->options.no_template != NULL ? renderer->options.no_template : "there is none");
+        return ox_chat_fail_template(renderer);
     }
     const size_t count = ox_chat_message_count(chat);
     if (renderer->options.generation_prompt && last_assistant(chat) == count - 1) {
@@ -548,36 +583,11 @@ enum ox_status ox_chat_render(struct ox_chat_renderer *renderer, const char *whe
     return OX_OK;
 }
 
-/* Lists the built-in templates whose end of a turn is a token of this tokenizer. */
-static enum ox_status list_builtins(struct ox_chat_renderer *renderer, char *names, size_t bytes) {
-    const struct ox_template *const own = renderer->options.chat_template;
-    enum ox_status status = OX_OK;
-    size_t used = 0;
-    names[0] = '\0';
-    for (const struct ox_template_builtin *builtin = ox_template_builtins; status == OX_OK && builtin->name != NULL;
-         builtin++) {
-        struct ox_template *other = NULL;
-        char tag[OX_CHAT_TAG_BYTES] = "";
-        int64_t id = -1;
-        status = ox_template_open(ox_template_folder(own), builtin->name, &other);
-        renderer->options.chat_template = other;
-        OX_THEN(status, ox_chat_end_of_turn(renderer, &id));
-        OX_THEN(status, ox_chat_lettered_end(renderer, tag));
-        if (status == OX_OK && id >= 0 && tag[0] == '\0') {
-            const int written = snprintf(names + used, bytes - used, "%s%s", used > 0 ? ", " : "", builtin->name);
-            used = used + (size_t)written < bytes ? used + (size_t)written : bytes - 1;
-        }
-        ox_template_close(&other);
-    }
-    renderer->options.chat_template = own;
-    return status;
-}
-
 static enum ox_status fail_builtin(struct ox_chat_renderer *renderer, const char *name) {
     const char *const folder = ox_template_folder(renderer->options.chat_template);
     char tag[OX_CHAT_TAG_BYTES], names[256];
     enum ox_status status = ox_chat_lettered_end(renderer, tag);
-    OX_THEN(status, list_builtins(renderer, names, sizeof names));
+    OX_THEN(status, list_builtins(renderer, folder, names, sizeof names));
     return status != OX_OK
                ? status
                : ox_fail(OX_E_CONFIG, "the tokenizer of %s has no special token %s%sfor the end of a turn that the "

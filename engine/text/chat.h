@@ -119,7 +119,7 @@ enum ox_add { OX_ADD_AUTO, OX_ADD_ON, OX_ADD_OFF };
 
 struct ox_chat_options {
     const struct ox_template *chat_template; /* outlives the renderer; NULL: conversations are refused */
-    const char *no_template;                 /* why there is none, for that refusal; outlives the renderer */
+    const char *no_template, *folder;        /* then: why there is none, and whose; both outlive the renderer */
     struct tm now;                           /* the date that templates print */
     const json_t *kwargs;                    /* variables of the template; those of a row precede. May be NULL */
     enum ox_train_on train_on;
@@ -141,6 +141,10 @@ struct ox_chat_renderer;
 OX_MUST enum ox_status ox_chat_open(const struct ox_tokenizer *tokenizer, const struct ox_chat_options *options,
                                     struct ox_chat_renderer **out);
 void ox_chat_close(struct ox_chat_renderer **renderer);
+
+/* OX_E_CONFIG: why conversations are refused where there is no template, and which built-in ones the tokenizer can
+ * use. */
+OX_MUST enum ox_status ox_chat_fail_template(struct ox_chat_renderer *renderer);
 
 /* Appends token ids to *ids and, for each, 1 (trained) or 0 to *trained. Conversations get only the BOS that their
  * template writes. The other kinds get a BOS first and a trained EOS last, as the options say.

@@ -229,8 +229,7 @@ static enum ox_status choose(struct ox_template *chat_template, const char *fold
                    ? OX_OK
                    : ox_fail(OX_E_CONFIG,
                              "%s: no chat template: neither chat_template.jinja nor \"chat_template\" in "
-                             "tokenizer_config.json; give one with --chat-template, a file or one of %s",
-                             folder, names);
+                             "tokenizer_config.json; give one with --chat-template, a file or a built-in one", folder);
     }
     chat_template->chosen = find_named(chat_template, choice);
     if (chat_template->chosen != NULL) {

@@ -176,12 +176,23 @@ static enum ox_status open_chat(struct ox_generating *g) {
         json_object_set_new(kwargs, "enable_thinking", json_false()) != 0) {
         status = ox_fail(OX_E_NOMEM, "no memory for the variables of the chat template");
     }
-    OX_THEN(status, ox_template_open(config->files.tokenizer[0] != '\0' ? config->files.tokenizer : g->text_folder,
-                                     config->rows.chat_template, &g->chat_template));
+    char why[OX_ERROR_TEXT_BYTES] = "";
+    bool has_none = false;
+    options.folder = config->files.tokenizer[0] != '\0' ? config->files.tokenizer : g->text_folder;
+    if (status == OX_OK) {
+        status = ox_template_open(options.folder, config->rows.chat_template, &g->chat_template);
+        has_none = status == OX_E_CONFIG && config->rows.chat_template[0] == '\0';
+    }
+    if (has_none) { /* the refusal names templates for this tokenizer, which a renderer finds */
+        snprintf(why, sizeof why, "%s", ox_error_text());
+        status = OX_OK;
+    }
+    options.no_template = why;
     options.chat_template = g->chat_template;
     options.now = ox_chat_date(config->tool.clock_s);
     options.kwargs = kwargs;
     OX_THEN(status, ox_chat_open(g->tokenizer, &options, &g->renderer));
+    OX_THEN(status, has_none ? ox_chat_fail_template(g->renderer) : OX_OK);
     json_decref(kwargs);
     return status;
 }
