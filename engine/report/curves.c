@@ -77,6 +77,16 @@ static double number(const json_t *line, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
+/* Keeps how many tokens each expert had. */
+static void add_experts(struct ox_curves *curves, const json_t *line) {
+    const json_t *const tokens = json_object_get(json_object_get(line, "experts"), "tokens");
+    const size_t count = json_array_size(tokens);
+    curves->expert_count = count <= OX_CURVE_EXPERTS_MAX ? (uint32_t)count : 0;
+    for (uint32_t i = 0; i < curves->expert_count; i++) {
+        curves->expert_tokens[i] = json_number_value(json_array_get(tokens, i));
+    }
+}
+
 /* Where the run is after the line before. */
 struct now {
     double tokens, seconds;
@@ -109,6 +119,7 @@ static void add_line(struct ox_curves *curves, const json_t *line, struct now *n
         point.counts[i] = !isnan(point.values[i]);
     }
     add_point(curves, &point);
+    add_experts(curves, line);
 }
 
 static enum ox_status read_lines(FILE *file, const char *path, struct ox_curves *curves) {

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { OX_CURVE_POINTS_MAX = 600 };
+enum { OX_CURVE_POINTS_MAX = 600, OX_CURVE_EXPERTS_MAX = 1024 };
 
 enum ox_curve {
     OX_CURVE_LOSS, OX_CURVE_GRAD_NORM, OX_CURVE_LEARNING_RATE, OX_CURVE_TOKENS_PER_SECOND, OX_CURVE_EXPERTS_IDLE,
@@ -40,6 +40,8 @@ struct ox_curves {
     uint64_t steps_in_last;
     uint64_t skipped_steps; /* whose loss or gradient was not finite */
     double steps_per_epoch; /* 0: not known */
+    double expert_tokens[OX_CURVE_EXPERTS_MAX]; /* of a mixture: by expert over all layers, of the last step read */
+    uint32_t expert_count;                      /* 0: no mixture, or one with more experts than that */
     bool ended;             /* the last line is that of the end of a process */
 };
 

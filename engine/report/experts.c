@@ -10,8 +10,7 @@ static const double *layer_load(const struct ox_router_report *report, uint32_t 
     return report->loads + (size_t)layer * report->stride;
 }
 
-/* Tokens that each expert of a layer would get if all got as many. */
-static double even_load(const struct ox_router_report *report, uint32_t layer) {
+double ox_expert_even_load(const struct ox_router_report *report, uint32_t layer) {
     return layer_load(report, layer)[report->rows_at] * report->chosen / report->experts;
 }
 
@@ -26,7 +25,7 @@ double ox_expert_load(const struct ox_router_report *report, uint32_t layer, uin
 void ox_expert_use_of(const struct ox_router_report *report, struct ox_expert_use *out) {
     *out = (struct ox_expert_use){0};
     for (uint32_t layer = 0; layer < report->layers; layer++) {
-        const double *const counts = layer_load(report, layer), even = even_load(report, layer);
+        const double *const counts = layer_load(report, layer), even = ox_expert_even_load(report, layer);
         for (uint32_t e = 0; e < report->experts; e++) {
             out->idle_share += counts[e] == 0;
             if (counts[e] > out->busiest * even) {
@@ -63,7 +62,7 @@ static void follow(struct ox_expert_watch *watch, const struct ox_router_report 
     for (uint32_t i = 0; i < watch->count; i++) {
         const uint32_t layer = i / report->experts;
         const double *const loads = layer_load(report, layer);
-        const double load = loads[i % report->experts], even = even_load(report, layer);
+        const double load = loads[i % report->experts], even = ox_expert_even_load(report, layer);
         struct expert *const expert = &watch->experts[i];
         const double too_many = fmin(OX_TAKEN_EVEN * even, OX_TAKEN_SHARE * loads[report->rows_at]);
         expert->missed = load > 0 ? 0 : expert->missed + even;
@@ -104,7 +103,7 @@ void ox_expert_watch_step(struct ox_expert_watch **watch_ptr, uint64_t step, con
                "times an even share of tokens, or nearly all; %u such expert%s; %s",
                step, first[1] % report->experts, first[1] / report->experts, OX_TAKEN_STEPS,
                ox_expert_load(report, first[1] / report->experts, first[1] % report->experts) /
-                   even_load(report, first[1] / report->experts),
+                   ox_expert_even_load(report, first[1] / report->experts),
                watch->taken, watch->taken == 1 ? "" : "s", remedy);
     }
 }

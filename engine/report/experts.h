@@ -20,6 +20,9 @@ void ox_expert_use_of(const struct ox_router_report *report, struct ox_expert_us
 enum { OX_ALL_LAYERS = UINT32_MAX };
 double ox_expert_load(const struct ox_router_report *report, uint32_t layer, uint32_t expert);
 
+/* Tokens that each expert of a layer would get if all got as many. */
+double ox_expert_even_load(const struct ox_router_report *report, uint32_t layer);
+
 /* An expert is dead where it gets none of the tokens of which an even share were OX_DEAD_TOKENS; it has taken over
  * where it gets at least OX_TAKEN_EVEN even loads, or OX_TAKEN_SHARE of all tokens, for OX_TAKEN_STEPS in a row. */
 enum { OX_DEAD_TOKENS = 500, OX_TAKEN_EVEN = 8, OX_TAKEN_STEPS = 20 };

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +22,9 @@ static const char prefix[] = "events.out.tfevents.", suffix[] = ".offload";
 
 /* Field numbers of tensorflow.Event, Summary and SessionLog. */
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
-enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, SESSION_STATUS = 1, SESSION_START = 1 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_SIMPLE = 2, VALUE_HISTOGRAM = 5, SESSION_STATUS = 1, SESSION_START = 1 };
+/* And of HistogramProto; the count of a bucket is of values above the limit before its own. */
+enum { HISTO_MIN = 1, HISTO_MAX, HISTO_COUNT, HISTO_SUM, HISTO_SQUARES, HISTO_LIMIT, HISTO_BUCKET };
 
 enum { FRAME_BYTES = 16, LENGTH_BYTES = 8 };
 
@@ -29,7 +32,7 @@ struct ox_tensorboard {
     int fd;
     char path[OX_PATH_BYTES];
     uint32_t crc_table[256];
-    struct ox_protobuf event, summary, value;
+    struct ox_protobuf event, summary, value, histogram;
     bool broken;
 };
 
@@ -111,6 +114,40 @@ static void scalar(struct ox_tensorboard *board, const char *tag, double value) 
     ox_protobuf_message(&board->summary, SUMMARY_VALUE, &board->value);
 }
 
+/* How many experts have how much of the step, each of each layer, in even loads: the first bucket has the idle ones. */
+static void expert_loads(struct ox_tensorboard *board, const struct ox_router_report *report) {
+    static const double limits[] = {0, 0.125, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, DBL_MAX};
+    enum { BUCKETS = sizeof limits / sizeof *limits };
+    double buckets[BUCKETS] = {0}, least = DBL_MAX, most = 0, sum = 0, squares = 0;
+    for (uint32_t layer = 0; layer < report->layers; layer++) {
+        for (uint32_t e = 0; e < report->experts; e++) {
+            const double load = ox_expert_load(report, layer, e) / ox_expert_even_load(report, layer);
+            unsigned bucket = 0;
+            while (load > limits[bucket]) {
+                bucket++;
+            }
+            buckets[bucket]++;
+            least = fmin(least, load);
+            most = fmax(most, load);
+            sum += load;
+            squares += load * load;
+        }
+    }
+    const double numbers[] = {least, most, (double)report->layers * report->experts, sum, squares};
+    for (uint32_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        ox_protobuf_double(&board->histogram, HISTO_MIN + i, numbers[i]);
+    }
+    for (uint32_t i = 0; i < BUCKETS; i++) {
+        ox_protobuf_double(&board->histogram, HISTO_LIMIT, limits[i]);
+    }
+    for (uint32_t i = 0; i < BUCKETS; i++) {
+        ox_protobuf_double(&board->histogram, HISTO_BUCKET, buckets[i]);
+    }
+    ox_protobuf_text(&board->value, VALUE_TAG, "experts/load");
+    ox_protobuf_message(&board->value, VALUE_HISTOGRAM, &board->histogram);
+    ox_protobuf_message(&board->summary, SUMMARY_VALUE, &board->value);
+}
+
 static void end(struct ox_tensorboard *board) {
     ox_protobuf_message(&board->event, EVENT_SUMMARY, &board->summary);
     write_event(board);
@@ -154,6 +191,7 @@ void ox_tensorboard_step(struct ox_tensorboard *board, const struct ox_step_repo
         scalar(board, "train/router_z_loss", result->routers.z);
         scalar(board, "experts/idle_share", use.idle_share);
         scalar(board, "experts/busiest", use.busiest);
+        expert_loads(board, &result->routers);
     }
     scalar(board, "speed/seconds_per_step", report->wall_seconds);
     if (report->wall_seconds > 0) {
@@ -261,6 +299,7 @@ void ox_tensorboard_close(struct ox_tensorboard **board_ptr) {
     ox_protobuf_free(&board->event);
     ox_protobuf_free(&board->summary);
     ox_protobuf_free(&board->value);
+    ox_protobuf_free(&board->histogram);
     free(board);
     *board_ptr = NULL;
 }

@@ -79,6 +79,36 @@ static void put_other(struct ox_page *p, const struct ox_curves *curves, enum ox
     fputs("</svg></section>\n", p->out);
 }
 
+/* Draws a bar for each expert: its tokens of the last step, over all layers, in even loads. */
+static void put_loads(struct ox_page *p, const struct ox_curves *curves) {
+    const uint32_t count = curves->expert_count;
+    double sum = 0, most = 1;
+    for (uint32_t e = 0; e < count; e++) {
+        sum += curves->expert_tokens[e];
+    }
+    for (uint32_t e = 0; e < count && sum > 0; e++) {
+        most = fmax(most, curves->expert_tokens[e] * count / sum);
+    }
+    if (sum <= 0) {
+        return;
+    }
+    const struct axes axes = {.first = 0, .last = count, .low = 0, .high = most};
+    fprintf(p->out, "<section><h2>Load of experts</h2>\n<p class=\"note\">Tokens of step %.0f by expert, over all layers "
+            "with a mixture; the line is an even share.</p>\n<svg class=\"loss loads\" viewBox=\"0 0 %d %d\" "
+            "role=\"img\" aria-label=\"Load of %u experts\">\n", curves->points[curves->count - 1].step, WIDTH, HEIGHT,
+            count);
+    for (uint32_t e = 0; e < count; e++) {
+        const double load = curves->expert_tokens[e] * count / sum, left = x_of(&axes, e);
+        fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>expert %u: %.0f tokens, %.2f "
+                "even shares</title></rect>\n", left, y_of(&axes, load), 0.8 * (x_of(&axes, e + 1) - left),
+                y_of(&axes, 0) - y_of(&axes, load), e, curves->expert_tokens[e], load);
+    }
+    fprintf(p->out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" "
+            "text-anchor=\"end\">1</text><text x=\"%d\" y=\"%d\">expert 0</text><text x=\"%d\" y=\"%d\" "
+            "text-anchor=\"end\">expert %u</text>\n</svg></section>\n", LEFT, WIDTH - 8, y_of(&axes, 1), y_of(&axes, 1),
+            LEFT - 8, y_of(&axes, 1) + 4, LEFT, HEIGHT - 4, WIDTH - 8, HEIGHT - 4, count - 1);
+}
+
 static void put_curve(struct ox_page *p, const struct ox_curves *curves) {
     const struct axes axes = axes_of(curves, OX_CURVE_LOSS);
     fprintf(p->out, "<section><h2>Loss</h2>\n<p class=\"note\">Of training%s, from the run's metrics.jsonl%s.</p>\n"
@@ -106,6 +136,7 @@ void ox_page_loss(struct ox_page *p) {
                   "it can be.");
         put_other(p, curves, OX_CURVE_EXPERTS_IDLE, "Idle experts",
                   "The share of experts that no token of a step chose.");
+        put_loads(p, curves);
     }
     free(curves);
 }

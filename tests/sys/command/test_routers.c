@@ -88,6 +88,25 @@ static void test_accumulation(const char *model) {
     }
 }
 
+/* The page of a recording has a bar for each of the experts. */
+static void test_page(const char *model) {
+    train(model, "traced", "--trace on");
+    sys_run_well(&args, &process);
+    sys_args_begin(&args, "trace");
+    sys_args_add(&args, "report");
+    sys_args_add(&args, test_path("traced"));
+    sys_args_word(&args, "--output=%s", test_path("traced.html"));
+    sys_run_well(&args, &process);
+    char *const page = files_read(test_path("traced.html"), NULL);
+    unsigned bars = 0;
+    const char *at = strstr(page, "<h2>Load of experts");
+    while (at != NULL && (at = strstr(at + 1, "<title>expert ")) != NULL) {
+        bars++;
+    }
+    CHECK(bars == 6);
+    free(page);
+}
+
 /* config.json asks for the loss by output_router_logits, as transformers' trainers read it; a flag overrules it. */
 static void test_asked(const char *model, const char *asking) {
     train(model, "plain", "");
@@ -279,6 +298,7 @@ int main(void) {
     snprintf(text, sizeof text, "%s", sys_write_text(20000));
     text_path = text;
     test_accumulation(plain);
+    test_page(plain);
     test_asked(plain, asking);
     test_refusals(plain);
     test_lion(plain);

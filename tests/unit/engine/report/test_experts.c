@@ -1,13 +1,17 @@
 /* How a run uses its experts: the numbers of a step, the lines that tell them, and when a warning is due. */
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/report/curves.h"
 #include "engine/report/experts.h"
 #include "engine/report/metrics.h"
+#include "engine/report/scalars.h"
 #include "kernels/ops_moe.h"
 #include "tests/kit/files.h"
 #include "tests/kit/log.h"
+#include "tests/kit/protobuf.h"
 #include "tests/kit/test.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { LAYERS = 2, EXPERTS = 16, CHOSEN = 1, STRIDE = 2 * EXPERTS + 2, ROWS = 64 };
@@ -81,11 +85,53 @@ static void test_line(void) {
     CHECK(json_array_size(tokens) == EXPERTS && json_integer_value(json_array_get(tokens, 3)) == 4 + 48);
     CHECK(json_integer_value(json_array_get(json_object_get(experts, "idle"), 1)) == 1);
     json_decref(line);
+    struct ox_curves *curves = NULL;
+    REQUIRE_OK(ox_curves_read(test_folder(), &curves));
+    CHECK(curves->expert_count == EXPERTS && curves->expert_tokens[3] == 4 + 48 && curves->expert_tokens[5] == 4);
+    free(curves);
+}
+
+/* Counts of experts by load: of the even layer all have 1; in the other one has 12, one none, the others less than 1. */
+static void test_board(void) {
+    struct ox_tensorboard *board = NULL;
+    const struct ox_step_report report = {.step = 1, .tokens = ROWS, .result = {.loss = 2, .routers = make(0.75)}};
+    REQUIRE_OK(ox_tensorboard_open(test_folder(), 0, &board));
+    ox_tensorboard_step(board, &report);
+    ox_tensorboard_close(&board);
+    size_t bytes = 0;
+    char *const data = files_read(files_find(test_folder(), "events.out.tfevents.", ".offload"), &bytes);
+    const char *const tag = memmem(data, bytes, "experts/load", strlen("experts/load"));
+    CHECK(tag != NULL);
+    const unsigned char *at = (const unsigned char *)tag + strlen("experts/load");
+    struct test_field histogram, field;
+    CHECK(test_field_next(&at, (const unsigned char *)data + bytes, &histogram) && histogram.number == 5);
+    double limits[32], counts[32], numbers[8] = {0};
+    unsigned limit_count = 0, count = 0;
+    for (at = histogram.data; test_field_next(&at, histogram.data + histogram.bytes, &field);) {
+        const double value = test_field_double(&field);
+        if (field.number == 6) {
+            limits[limit_count++ % 32] = value;
+        } else if (field.number == 7) {
+            counts[count++ % 32] = value;
+        } else {
+            numbers[field.number % 8] = value;
+        }
+    }
+    CHECK(numbers[1] == 0 && numbers[2] == 12 && numbers[3] == LAYERS * EXPERTS);
+    CHECK(fabs(numbers[4] - LAYERS * EXPERTS) < 1e-9);
+    CHECK(limit_count == count && count > 8 && count < 32);
+    for (unsigned i = 0; i < count; i++) {
+        const double below = i == 0 ? -1 : limits[i - 1];
+        CHECK(counts[i] == (limits[i] == 0) + (below < 12 && limits[i] >= 12) + (below < 1 && limits[i] >= 1) * EXPERTS +
+                               (below < 0.285 && limits[i] >= 0.286) * (EXPERTS - 2));
+    }
+    free(data);
 }
 
 int main(void) {
     test_use();
     test_warnings();
     test_line();
+    test_board();
     return test_end();
 }
