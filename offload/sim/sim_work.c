@@ -652,7 +652,7 @@ static struct ox_sim_work price(const struct pricing *p) {
     const struct ox_plan_model *const model = &p->setup->input->model;
     const bool on_device = p->task->lane == OX_LANE_COMPUTE;
     const bool idle = !ox_task_works(p->task, p->basis->usual.facts, due_of(p));
-    if (idle && !ox_task_updates_on_host(p->task)) { /* such an update, not due, is a read, of nothing at least */
+    if (idle && !(p->task->carried && ox_task_updates_on_host(p->task))) { /* such an update, not due, is a read */
         return new_work(p);
     }
     switch ((enum ox_task_kind)p->task->kind) {

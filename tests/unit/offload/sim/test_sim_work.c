@@ -157,7 +157,26 @@ static void check_cores(struct plan_sample *s, struct ox_sim *sim, const struct 
     drive->read_core_seconds = drive->write_core_seconds = 0;
 }
 
-static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
+/* Where steps do not speculate, nothing is updated in backward, and each unit once in the next forward; where they do,
+ * the other way round. Returns how many units that are. */
+static uint32_t check_held(const struct ox_plan *plan, const struct ox_sim_setup *setup) {
+    struct ox_sim_setup held = *setup;
+    held.holds = true;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        const struct ox_task *const task = &plan->tasks[i];
+        if (ox_task_updates_on_host(task) && plan->rules[task->unit_idx].speculative &&
+            !plan->rules[task->unit_idx].goes_ahead) {
+            const struct ox_sim_work with = ox_sim_task_work(setup, plan, i), without = ox_sim_task_work(&held, plan, i);
+            CHECK(task->carried ? without.use[OX_SIM_CORES] > with.use[OX_SIM_CORES] : with.use[OX_SIM_CORES] > 0);
+            CHECK(task->carried || without.seconds == 0);
+            count += !task->carried;
+        }
+    }
+    return count;
+}
+
+static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps, uint32_t *speculative) {
     struct plan_sample s;
     draw_sample(&s, seed);
     struct ox_placement_request request = plan_choice_automatic;
@@ -184,6 +203,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps) {
             (*after_steps)++;
         }
         check_cores(&s, sim, train, &setup);
+        *speculative += check_held(train, &setup);
         check_scale(&s, sim, train, &setup, result.seconds);
         ox_sim_close(&sim);
         (*fit)++;
@@ -521,7 +541,7 @@ static uint32_t check_measured_comm(uint64_t seed) {
 }
 
 int main(void) {
-    uint32_t fit = 0, after_steps = 0, of_ranks = 0, compared = 0, kept_waiting = 0, without_peers = 0;
+    uint32_t fit = 0, after_steps = 0, speculative = 0, of_ranks = 0, compared = 0, kept_waiting = 0, without_peers = 0;
     const uint32_t quick = test_stride(6), samples = SAMPLES / quick;
     for (uint64_t seed = 0; seed < 30 / quick; seed++) {
         of_ranks += check_ranks(seed);
@@ -536,9 +556,10 @@ int main(void) {
         kept_waiting += check_unhidden(seed, seed % 2 == 0);
     }
     for (uint64_t seed = 0; seed < samples; seed++) {
-        run_sample(seed, &fit, &after_steps);
+        run_sample(seed, &fit, &after_steps, &speculative);
     }
-    printf("%u of %u plans fit, %u overlap\n", fit, samples, after_steps);
+    printf("%u of %u plans fit, %u overlap, with %u updates in backward\n", fit, samples, after_steps, speculative);
+    CHECK(speculative > 10 / quick);
     CHECK(kept_waiting > 10 && compared > (quick == 1 ? 100 : 10) && without_peers > (quick == 1 ? 100 : 10));
     CHECK(of_ranks > 15 / quick && fit > samples / 2 && after_steps > 0);
     return test_end();
