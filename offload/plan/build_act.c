@@ -147,7 +147,7 @@ void ox_build_borrow(struct ox_builder *b) {
     const struct ox_plan_stage *const first = ox_build_stage(b, 0);
     for (uint32_t k = 0; k < first->unit_count; k++) {
         const uint32_t unit_idx = first->units[k].unit_idx;
-        if (!ox_build_holds(b, unit_idx) && ox_plan_borrower(b->in, unit_idx) == ox_plan_pipe_at(b->in)) {
+        if (ox_build_borrows(b, unit_idx)) {
             const uint32_t at = ox_build_buf(b, OX_BUF_GATHERED, b->compute,
                                              ox_plan_whole_weight_bytes(b->in, unit_idx), unit_idx);
             ox_build_count_move(b, loan(b, OX_MOVE_WEIGHTS, unit_idx, OX_NONE, at));

@@ -54,12 +54,15 @@ static inline const struct ox_homes *ox_build_homes(const struct ox_builder *b, 
 static inline const struct ox_unit_rules *ox_build_rules(const struct ox_builder *b, uint32_t unit_idx) {
     return &b->plan->rules[unit_idx];
 }
-/* Whether the rank has the unit, and a stage's nth unit. */
+/* Whether the rank has the unit, or has it on loan; and whether it computes with a stage's nth unit. */
 static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx) {
     return ox_plan_holds(b->in, unit_idx);
 }
+static inline bool ox_build_borrows(const struct ox_builder *b, uint32_t unit_idx) {
+    return !ox_build_holds(b, unit_idx) && ox_plan_borrower(b->in, unit_idx) == ox_plan_pipe_at(b->in);
+}
 static inline bool ox_build_has(const struct ox_builder *b, const struct ox_plan_stage *stage, uint32_t nth) {
-    return ox_plan_holds(b->in, stage->units[nth].unit_idx);
+    return ox_build_holds(b, stage->units[nth].unit_idx) || ox_build_borrows(b, stage->units[nth].unit_idx);
 }
 /* Whether the unit is updated on the device. */
 static inline bool ox_build_on_device(const struct ox_builder *b, uint32_t unit_idx) {

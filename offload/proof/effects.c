@@ -95,7 +95,7 @@ static bool sums(const struct effects *e) {
     for (uint32_t k = 0; back && e->task->stage_idx < e->plan->stage_count &&
                          k < ox_effects_stage(e, e->task->stage_idx)->unit_count; k++) {
         const struct ox_plan_stage_unit *const use = &ox_effects_stage(e, e->task->stage_idx)->units[k];
-        trains = trains || (use->grad_idx != OX_NONE && ox_proof_holds(e->in, use->unit_idx));
+        trains = trains || (use->grad_idx != OX_NONE && ox_proof_has(e->in, use->unit_idx));
     }
     return trains;
 }

@@ -19,7 +19,7 @@ void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t u
 static void need_weights(struct effects *e, const struct ox_plan_stage *stage, bool cast) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
         const uint32_t unit_idx = stage->units[e->nth].unit_idx;
-        if (!ox_proof_holds(e->in, unit_idx)) {
+        if (!ox_proof_has(e->in, unit_idx)) {
             continue;
         }
         if (cast) {
@@ -155,7 +155,7 @@ static void add_gradient(struct effects *e, const struct phase *phase, uint32_t 
 /* The gradients from the stage's uses of its units. */
 static void add_gradients(struct effects *e, const struct phase *phase, const struct ox_plan_stage *stage) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
-        if (stage->units[e->nth].grad_idx != OX_NONE && ox_proof_holds(e->in, stage->units[e->nth].unit_idx)) {
+        if (stage->units[e->nth].grad_idx != OX_NONE && ox_proof_has(e->in, stage->units[e->nth].unit_idx)) {
             add_gradient(e, phase, stage->units[e->nth].grad_idx);
         }
     }

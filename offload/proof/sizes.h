@@ -90,6 +90,10 @@ static inline uint32_t ox_proof_borrower(const struct ox_plan_input *input, uint
 static inline bool ox_proof_borrows(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_borrower(input, unit_idx) == input->ranks.idx / ox_proof_ranks(input);
 }
+/* Whether it computes with the unit where its stage does. */
+static inline bool ox_proof_has(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_holds(input, unit_idx) || ox_proof_borrows(input, unit_idx);
+}
 static inline bool ox_proof_lends(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_holds(input, unit_idx) && ox_proof_borrower(input, unit_idx) != OX_NONE;
 }
