@@ -141,6 +141,88 @@ struct ox_optim_hyper ox_optim_hyper_own(const struct ox_optim_hyper *hyper, dou
 /* Derives the keys of one step's random rounding for the parameters that `stream` names (base/optim_element.h). */
 void ox_noise_keys(const struct ox_optim_hyper *hyper, uint32_t stream, uint32_t keys[2]);
 
+/* ---- kept weights ---- */
+
+/* How the weights of a unit are kept: in every home, on the drives and on the way to compute. One table, whose rows
+ * shards, checkpoints and kernels read; and the eight-bit format. */
+
+/* What is trained has its master; of a frozen unit the format is chosen when a run begins. */
+enum ox_unit_format {
+    OX_FORMAT_MASTER, /* both planes: the fp32 master */
+    OX_FORMAT_BF16,   /* hi alone: the weights are bf16 numbers, whose lo would be zeros */
+    OX_FORMAT_FP16,   /* halves in place of hi: of a block whose weights CAST makes of the whole master */
+    OX_FORMAT_Q8,     /* groups of eight-bit numbers in place of hi, rounded: of a block, as CAST alone reads them */
+    OX_FORMAT_COUNT
+};
+
+struct ox_weight_format {
+    char letter; /* in run.json */
+    uint16_t hi_per_group, lo_per_group; /* bytes for OX_GROUP_ELEMS weights of hi, or of what is in its place; of lo */
+    bool hi_is_bf16;
+    enum ox_real exact; /* the narrowest type of a file that has all of its numbers */
+};
+
+/* Eight-bit weights: a group is OX_GROUP_ELEMS numbers in blocks of 32. In front of it lie the scales of its blocks,
+ * bf16 numbers; behind them a signed byte for each number. A number is its byte times the scale of its block. The scale
+ * is the block's largest magnitude over 127, rounded to bf16, so a byte is at most 127 and a number is off by half a
+ * scale at most, within rounding of float32. Where the scale would be less than 2^-126 all numbers become zero: they
+ * are less than 1.6e-36. Numbers that were packed have 15 significant bits, and packed again they are the same bits. */
+enum {
+    OX_BASE8_BLOCK = 32,
+    OX_BASE8_SCALES_BYTES = OX_GROUP_ELEMS / OX_BASE8_BLOCK * 2,
+    OX_BASE8_GROUP_BYTES = OX_BASE8_SCALES_BYTES + OX_GROUP_ELEMS
+};
+
+static inline const struct ox_weight_format *ox_weight_format_of(enum ox_unit_format format) {
+    static const struct ox_weight_format rows[OX_FORMAT_COUNT] = {
+        {'-', OX_HI_BYTES * OX_GROUP_ELEMS, OX_LO_BYTES * OX_GROUP_ELEMS, true, OX_REAL_F32},
+        {'b', OX_HI_BYTES * OX_GROUP_ELEMS, 0, true, OX_REAL_BF16},
+        {'h', OX_HI_BYTES * OX_GROUP_ELEMS, 0, false, OX_REAL_F16},
+        {'q', OX_BASE8_GROUP_BYTES, 0, false, OX_REAL_F32},
+    };
+    return &rows[format];
+}
+
+/* Packs a group. Returns how many of its numbers are not finite, or too large to come back as finite numbers. */
+static inline uint64_t ox_base8_pack(const float in[OX_GROUP_ELEMS], unsigned char group[OX_BASE8_GROUP_BYTES]) {
+    uint64_t bad_count = 0;
+    for (uint32_t block = 0; block < OX_GROUP_ELEMS / OX_BASE8_BLOCK; block++) {
+        const float *const numbers = in + (uint64_t)block * OX_BASE8_BLOCK;
+        float most = 0.0f;
+        for (uint32_t i = 0; i < OX_BASE8_BLOCK; i++) {
+            const float size = ox_f32_from_bits(ox_f32_bits(numbers[i]) & 0x7fffffffu);
+            bad_count += !(size < 0x1.fcp127f); /* also a NaN */
+            most = size > most ? size : most;
+        }
+        const float quotient = most / 127.0f;
+        const uint16_t scale = quotient < 0x1p-126f ? 0 : ox_bf16_from_f32(quotient);
+        const float step = ox_bf16_to_f32(scale);
+        memcpy(group + 2 * block, &scale, sizeof scale);
+        for (uint32_t i = 0; i < OX_BASE8_BLOCK; i++) {
+            const float units = step > 0.0f ? numbers[i] / step : 0.0f;
+            const float nearest = units + 0x1.8p23f - 0x1.8p23f; /* to even, as float32 rounds */
+            group[OX_BASE8_SCALES_BYTES + block * OX_BASE8_BLOCK + i] =
+                nearest >= -127.0f && nearest <= 127.0f ? (unsigned char)(signed char)nearest : 0;
+        }
+    }
+    return bad_count;
+}
+
+/* Number `i` of a block whose first byte is at `bytes`. */
+static inline OX_ON_DEVICE_TOO float ox_base8_number(unsigned char byte, uint16_t scale) {
+    return (float)(signed char)byte * ox_bf16_to_f32(scale);
+}
+
+/* Unpacks the numbers of a block of a group. */
+static inline void ox_base8_unpack(const unsigned char group[OX_BASE8_GROUP_BYTES], uint32_t block,
+                                   float out[OX_BASE8_BLOCK]) {
+    uint16_t scale;
+    memcpy(&scale, group + 2 * block, sizeof scale);
+    for (uint32_t i = 0; i < OX_BASE8_BLOCK; i++) {
+        out[i] = ox_base8_number(group[OX_BASE8_SCALES_BYTES + block * OX_BASE8_BLOCK + i], scale);
+    }
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -37,14 +37,16 @@ struct ox_op_zero {
 };
 
 /* Makes weights for compute from their planes (base/planes.h): with lo the exact fp32 master, with lo == NULL the
- * bfloat16 weight widened, with `halves` the half that hi is; each is rounded to `real`. */
+ * bfloat16 weight widened; or what lies in place of hi in another `format` (base/optim_format.h). Each is rounded to
+ * `real`. */
 struct ox_op_planes_join {
     void *out; /* (count) */
     const uint16_t *hi;
     const uint16_t *lo;
     uint64_t count;
     enum ox_real real;
-    bool halves; /* then lo is NULL */
+    enum ox_unit_format format; /* of FP16 and Q8 lo is NULL, and of Q8 `count` a multiple of OX_GROUP_ELEMS */
+    bool to_hi; /* numbers of Q8 are rounded as ox_plane_hi rounds, for compute that reads no more than hi of others */
 };
 
 /* target = [a +] scale * b, elementwise; may be a, or, where nothing is scaled or added, b. */

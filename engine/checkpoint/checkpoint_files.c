@@ -103,9 +103,10 @@ static void add_sum(struct ox_checkpoint_files *files, uint32_t nth, const struc
 static bool has_plane(const struct ox_model *model, uint32_t tensor_idx, enum ox_plane plane,
                       enum ox_dtype weights_dtype) {
     const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
-    static const enum ox_dtype same[] = {OX_DTYPE_F32, OX_DTYPE_BF16, OX_DTYPE_F16};
+    static const enum ox_dtype same[] = {
+        [OX_REAL_F32] = OX_DTYPE_F32, [OX_REAL_BF16] = OX_DTYPE_BF16, [OX_REAL_F16] = OX_DTYPE_F16};
     const enum ox_unit_format format = model->units[tensor->unit_idx].format;
-    const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[format];
+    const bool exact = format != OX_FORMAT_MASTER && weights_dtype == same[ox_weight_format_of(format)->exact];
     const bool is_own = tensor->shares_idx == OX_NO_TENSOR; /* else another layer's tensor has the planes of both */
     const bool lacks_v = plane == OX_PLANE_V && model->units[tensor->unit_idx].one_moment;
     return tensor->saved_idx != OX_NO_TENSOR && is_own &&
@@ -326,7 +327,7 @@ static enum ox_status write_weights(struct ox_checkpoint_files *files, const str
     if (tensor->limbs) {
         ox_hf_join_limbs(weights, piece->count, files->converted);
         weights = files->converted;
-    } else if (dtype == OX_DTYPE_BF16 && view->halves) {
+    } else if (dtype == OX_DTYPE_BF16 && !ox_weight_format_of(view->weights)->hi_is_bf16) {
         for (uint64_t i = 0; i < piece->count; i++) {
             ((uint16_t *)files->converted)[i] = ox_plane_hi(view->values[piece->at + i]);
         }

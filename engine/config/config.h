@@ -164,6 +164,9 @@ struct ox_config_train {
     double save_wait_seconds; /* how long a last save is tried again if only memory has the state */
 };
 
+/* What frozen weights are kept in: as the folder has them, or in eight bits (base/optim_format.h). */
+enum ox_base_dtype { OX_BASE_SAME, OX_BASE_Q8 };
+
 /* What of a model is trained, and with which adapters. */
 struct ox_config_parts {
     char freeze[OX_CONFIG_TEXT_BYTES];
@@ -177,6 +180,7 @@ struct ox_config_parts {
     char lora_target_parameters[OX_CONFIG_TEXT_BYTES], lora_modules_to_save[OX_CONFIG_TEXT_BYTES];
     bool use_dora;
     uint32_t lora_bias; /* enum ox_lora_bias of engine/family */
+    uint32_t base_dtype; /* enum ox_base_dtype */
 };
 
 /* What is added up to the loss, and by what it is scaled. */

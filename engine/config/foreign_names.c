@@ -166,7 +166,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"*quant* *bits load-in-4bit load-in-8bit", NULL,
      "does not exist: weights are written in fp32, bf16 or fp16 (--save-dtype); other programs quantise "
      "that folder", OX_CMD_EXPORT},
-    {"load-in-4bit load-in-8bit", NULL, full_weights, ANY},
+    {"load-in-8bit", NULL, "use --base-dtype q8: what is frozen whole, as beside adapters, is kept in 8 bits", ANY},
+    {"load-in-4bit", NULL, "does not exist; --base-dtype q8 keeps what is frozen, as beside adapters, in 8 bits", ANY},
     {"load-in-16bit", NULL, not_needed, ANY},
     {"*quant* *bnb* gptq* qat qat.* use-onebitllms", NULL, full_weights, ANY},
     /* where state lives, and how many devices there are */

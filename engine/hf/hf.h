@@ -52,6 +52,9 @@ OX_MUST enum ox_status ox_hf_group(struct ox_model *model, const char *groups, d
 /* Chooses how the units that are frozen are kept (enum ox_unit_format): as bf16 where all weights of a unit are that in
  * the folder, or with `halves` as fp16, of blocks alone; where its weights are not opened, by what config.json says. */
 void ox_hf_choose_formats(struct ox_hf_folder *folder, bool halves);
+/* Keeps blocks and experts that are frozen in eight bits instead; OX_E_CONFIG where there are none, or where one has a
+ * tensor that must be exact. */
+OX_MUST enum ox_status ox_hf_choose_bytes(struct ox_model *model);
 const json_t *ox_hf_config(const struct ox_hf_folder *folder);
 /* The format that a config.json names for its weights; F32 if it names none. */
 enum ox_dtype ox_hf_config_dtype(const json_t *config);

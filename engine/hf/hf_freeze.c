@@ -110,3 +110,25 @@ void ox_hf_choose_formats(struct ox_hf_folder *folder, bool halves) {
                                                                        : OX_FORMAT_MASTER;
     }
 }
+
+enum ox_status ox_hf_choose_bytes(struct ox_model *model) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        struct ox_unit *const unit = &model->units[i];
+        const enum ox_unit_kind kind = model->units[unit->own].kind;
+        const bool is = !unit->trained && (kind == OX_UNIT_BLOCK || kind == OX_UNIT_EXPERTS); /* CAST reads it */
+        for (const struct ox_tensor *tensor = NULL;
+             is && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+            if (tensor->limbs) {
+                return ox_fail(OX_E_CONFIG, "--base-dtype q8: %s is kept in float32 exactly, which 8 bits cannot; "
+                               "leave the option out", tensor->name);
+            }
+        }
+        unit->format = is ? OX_FORMAT_Q8 : unit->format;
+        count += is;
+    }
+    return count > 0 ? OX_OK
+                     : ox_fail(OX_E_CONFIG, "--base-dtype q8: no block is frozen whole, and what is trained keeps its "
+                               "float32 master; train adapters (--lora-r, --adapter), freeze blocks (--freeze), or "
+                               "leave it out");
+}

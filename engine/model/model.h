@@ -76,18 +76,6 @@ void ox_tensor_take(struct ox_tensor *to, const struct ox_tensor *from);
 /* Whether two tensors are updated with the same numbers, as far as their groups say. */
 bool ox_tensor_same_group(const struct ox_tensor *a, const struct ox_tensor *b);
 
-/* How a unit's weights are kept: in every home, on the drives and on the way to compute. A unit is trained or frozen
- * as a whole for all that moves: any trained tensor makes it trained, and then it has its fp32 master. So what is worth
- * it of a stage trained in part is a unit of its own (ox_model_settle_trained). The format of a
- * frozen one is chosen when the run begins, after what is trained is settled: by ox_hf_choose_formats from the format
- * of the folder's weights, which it holds exactly, so no bit depends on it. From then on it is a fact of the run
- * (run.json), because the store is laid out by it. */
-enum ox_unit_format {
-    OX_FORMAT_MASTER, /* both planes, 4 bytes: the fp32 master */
-    OX_FORMAT_BF16,   /* hi alone, 2 bytes: the weights are bf16 numbers, whose lo would be zeros */
-    OX_FORMAT_FP16,   /* halves in place of hi, 2 bytes: of a block whose weights CAST makes of the whole master */
-    OX_FORMAT_COUNT
-};
 
 /* Elements of a tensor in memory for one in files. */
 static inline uint32_t ox_tensor_limbs(const struct ox_tensor *tensor) {
@@ -117,6 +105,12 @@ struct ox_unit {
     uint32_t stream; /* the number that the unit would have with all experts in their blocks' units, as `place` */
     bool whole; /* it has matrices that Muon updates, so one chunk has all of it, and one rank */
     bool one_moment; /* such matrices alone, so its state has no second moment */
+    /* A unit is trained or frozen as a whole for all that moves: any trained tensor makes it trained, and then it has
+     * its fp32 master. So what is worth it of a stage trained in part is a unit of its own (ox_model_settle_trained).
+     * The format of a frozen one is chosen when the run begins, after what is trained is settled, by
+     * ox_hf_choose_formats: that of the folder's weights, which it holds exactly, so no bit depends on it; or, if the
+     * user asks for it, eight bits. From then on it is a fact of the run (run.json), because the store is laid out by
+     * it. */
     enum ox_unit_format format;
 };
 

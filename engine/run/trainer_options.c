@@ -241,11 +241,12 @@ uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t pr
 
 /* ---- how units are kept ---------------------------------------------------------------------------------------- */
 
-static const char format_letters[OX_FORMAT_COUNT] = {'-', 'b', 'h'}; /* by enum ox_unit_format */
-
 static enum ox_unit_format format_of_letter(char letter) {
-    const char *const found = memchr(format_letters, letter, sizeof format_letters);
-    return found != NULL ? (enum ox_unit_format)(found - format_letters) : OX_FORMAT_MASTER;
+    enum ox_unit_format format = OX_FORMAT_MASTER;
+    for (uint32_t i = 0; i < OX_FORMAT_COUNT; i++) {
+        format = ox_weight_format_of((enum ox_unit_format)i)->letter == letter ? (enum ox_unit_format)i : format;
+    }
+    return format;
 }
 
 /* Whether CAST makes weights of the whole master, which halves are then as good as. */
@@ -268,7 +269,7 @@ static void formats_text(const struct ox_model *model, char text[OX_FORMATS_BYTE
     bool any = false;
     OX_ASSERT(model->unit_count + 17 < OX_FORMATS_BYTES);
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        text[i] = format_letters[model->units[i].format];
+        text[i] = ox_weight_format_of(model->units[i].format)->letter;
         any |= model->units[i].format != OX_FORMAT_MASTER;
     }
     text[any ? model->unit_count : 0] = '\0';
@@ -300,7 +301,7 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
     const size_t count = same_parts ? written : regrouped ? 0 : ox_min_u64(written, model->own_count);
     for (uint32_t i = 0; i < model->unit_count && i < count; i++) {
         const enum ox_unit_format format = format_of_letter(identity->formats[i]);
-        const bool fits = format != OX_FORMAT_FP16 || casts_masters(trainer);
+        const bool fits = format != OX_FORMAT_Q8 && (format != OX_FORMAT_FP16 || casts_masters(trainer));
         model->units[i].format = fits && !model->units[i].trained ? format : OX_FORMAT_MASTER;
     }
     free(identity);
@@ -310,16 +311,19 @@ static enum ox_status take_formats(const struct ox_trainer *trainer, struct ox_m
 enum ox_status ox_trainer_choose_formats(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_model *const model = ox_hf_own_model(trainer->folder);
-    const bool begins = config->files.resume_from_checkpoint[0] == '\0';
+    const bool begins = config->files.resume_from_checkpoint[0] == '\0', q8 = config->parts.base_dtype == OX_BASE_Q8;
     char text[OX_FORMATS_BYTES] = "";
     enum ox_status status = OX_OK;
-    if (model->trained_count == model->param_count || (begins && config->files.from_scratch)) {
+    if (!q8 && (model->trained_count == model->param_count || (begins && config->files.from_scratch))) {
         return OX_OK;
     }
     if (!begins) {
         status = take_formats(trainer, model);
     } else if (ox_hf_has_weights(trainer->folder) || config->tool.plan_only) {
         ox_hf_choose_formats(trainer->folder, casts_masters(trainer));
+    }
+    if (q8 && status == OX_OK) {
+        status = ox_hf_choose_bytes(model);
     }
     formats_text(model, text);
     OX_THEN(status, ox_team_share(trainer->team, text, sizeof text, "how frozen weights are kept"));
@@ -450,6 +454,17 @@ static enum ox_status check_scale(const struct ox_config *now, const struct ox_c
                    before->parts.use_rslora ? "--use-rslora" : "and no --use-rslora");
 }
 
+/* The frozen weights of a run keep their bits. */
+static enum ox_status check_base(const struct ox_config *now, const struct ox_config *before, const char *origin) {
+    if (now->parts.base_dtype == before->parts.base_dtype) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "%.300s: its frozen weights are kept %s; %s, or begin a new run", origin,
+                   before->parts.base_dtype == OX_BASE_Q8 ? "in 8 bits" : "as their folder has them",
+                   before->parts.base_dtype == OX_BASE_Q8 ? "give --base-dtype q8 again"
+                                                          : "leave --base-dtype q8 out");
+}
+
 enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *origin) {
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     enum ox_status status = OX_OK;
@@ -465,6 +480,7 @@ enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *
                    trainer->config.files.model, before);
         }
         status = check_scale(&configs[1], &configs[0], origin);
+        OX_THEN(status, check_base(&configs[1], &configs[0], origin));
     }
     free(configs);
     return status;
@@ -475,7 +491,7 @@ enum ox_status ox_trainer_explain_store(const struct ox_trainer *trainer, const 
     static const char *const names[] = {"model", "optimizer", "moments", "chunk-elems", "experts-per-unit",
                                         "tensor-groups", "freeze", "lora-r", "lora-target-modules",
                                         "lora-target-parameters", "lora-modules-to-save", "lora-bias", "use-dora",
-                                        "adapter"};
+                                        "adapter", "base-dtype"};
     struct ox_config *const configs = malloc(2 * sizeof *configs);
     char text[OX_ERROR_TEXT_BYTES], differences[OX_OPTIONS_LINE_BYTES] = "";
     snprintf(text, sizeof text, "%s", ox_error_text());

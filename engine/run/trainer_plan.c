@@ -539,8 +539,9 @@ static const char *trained_text(const struct ox_model *model, const struct ox_sh
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct ox_unit *const unit = &model->units[i];
         frozen += unit->trained ? 0 : unit->param_count;
-        bytes += unit->trained ? 0 : unit->param_count * OX_HI_BYTES +
-                                         unit->param_count * table->shards[i].sizes.lo_per_group / OX_GROUP_ELEMS;
+        const struct ox_shard *const shard = &table->shards[i];
+        bytes += unit->trained
+                     ? 0 : unit->param_count * (shard->hi_per_group + shard->sizes.lo_per_group) / OX_GROUP_ELEMS;
     }
     const uint64_t partly = model->param_count - model->trained_count - frozen;
     if (model->trained_count == model->param_count) {

@@ -168,8 +168,8 @@ const struct ox_store *ox_engine_store(const struct ox_engine *engine);
 struct ox_chunk_view {
     uint64_t first, count; /* elements of the unit's flat vector */
     struct ox_state_format format;
-    uint16_t *hi;
-    bool halves; /* hi has halves, and lo zeros (OX_FORMAT_FP16) */
+    uint16_t *hi; /* or what is in its place in the unit's format; lo then has zeros */
+    enum ox_unit_format weights;
     struct ox_state_planes state; /* one piece that begins with lo, as in the store */
     uint64_t state_bytes;
     float *values;

@@ -280,7 +280,10 @@ static enum ox_status open_table(const struct ox_engine_config *config, struct o
         const struct ox_unit *const unit = &config->model->units[i];
         OX_ASSERT(!unit->trained || unit->format == OX_FORMAT_MASTER);
         if (!unit->trained && !config->eval_only) {
-            ox_shard_fix(&plan->whole, i, unit->format == OX_FORMAT_MASTER ? OX_LO_BYTES * OX_GROUP_ELEMS : 0);
+            ox_shard_fix(&plan->whole, i, ox_weight_format_of(unit->format)->lo_per_group);
+        }
+        if (unit->format == OX_FORMAT_Q8) {
+            status = ox_shard_narrow(&plan->whole, i, ox_weight_format_of(unit->format)->hi_per_group);
         }
     }
     OX_THEN(status, ox_plan_table_open(&plan->whole, &plan->input.ranks, &plan->table));

@@ -42,10 +42,22 @@ void ox_cpu_zero(const struct ox_cpu *cpu, const void *args) {
 static void join_piece(const struct ox_vector *vector, const void *args, struct ox_range at) {
     const struct ox_op_planes_join *const op = args;
     float *const out = ox_cpu_at(op->out, at.begin);
-    for (uint64_t i = at.begin; op->halves && i < at.end; i++) {
-        out[i - at.begin] = ox_f16_to_f32(op->hi[i]);
+    if (op->format == OX_FORMAT_FP16) {
+        for (uint64_t i = at.begin; i < at.end; i++) {
+            out[i - at.begin] = ox_f16_to_f32(op->hi[i]);
+        }
+        return;
     }
-    if (op->halves) {
+    if (op->format == OX_FORMAT_Q8) {
+        for (uint64_t i = at.begin; i < at.end; i += OX_BASE8_BLOCK) {
+            const unsigned char *const group =
+                (const unsigned char *)op->hi + i / OX_GROUP_ELEMS * OX_BASE8_GROUP_BYTES;
+            float *const block = out + (i - at.begin);
+            ox_base8_unpack(group, i % OX_GROUP_ELEMS / OX_BASE8_BLOCK, block);
+            for (uint32_t k = 0; op->to_hi && k < OX_BASE8_BLOCK; k++) {
+                block[k] = ox_bf16_to_f32(ox_plane_hi(block[k]));
+            }
+        }
         return;
     }
     vector->join(out, op->hi + at.begin, op->lo == NULL ? NULL : op->lo + at.begin, at.end - at.begin);

@@ -254,7 +254,7 @@ static ox_status find_weights(head_job *job) {
     job->joined = job->vocab;
     const ox_op_planes_join join = {job->scratch.weight, op->weight_hi + begin,
                                     op->weight_lo == nullptr ? nullptr : op->weight_lo + begin,
-                                    (uint64_t)job->vocab_count * op->hidden, op->real, false};
+                                    (uint64_t)job->vocab_count * op->hidden, op->real, OX_FORMAT_MASTER, false};
     return ox_cuda_planes_join(job->queue, &join);
 }
 

@@ -6,7 +6,7 @@ enum { STEP = 4 };
 
 template <typename T, int N>
 static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *lo, uint64_t count,
-                                   bool halves) {
+                                   ox_unit_format format) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
         const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + i * N);
@@ -17,9 +17,28 @@ static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *l
         float joined[N];
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            joined[k] = halves ? ox_f16_to_f32(high.at[k]) : ox_join(high.at[k], low.at[k]);
+            joined[k] = format == OX_FORMAT_FP16 ? ox_f16_to_f32(high.at[k]) : ox_join(high.at[k], low.at[k]);
         }
         ox_store<T, N>(out + i * N, joined);
+    }
+}
+
+/* Eight-bit weights: the numbers of a step are of one block, and their bytes are read as a word. */
+template <typename T>
+static __global__ void unpack_kernel(T *out, const unsigned char *groups, uint64_t count, bool to_hi) {
+    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / STEP; i += stride) {
+        const unsigned char *const group = groups + i * STEP / OX_GROUP_ELEMS * OX_BASE8_GROUP_BYTES;
+        const uint64_t at = i * STEP % OX_GROUP_ELEMS;
+        const uint16_t scale = ((const uint16_t *)group)[at / OX_BASE8_BLOCK];
+        const uint32_t bytes = *(const uint32_t *)(group + OX_BASE8_SCALES_BYTES + at);
+        float numbers[STEP];
+#pragma unroll
+        for (int k = 0; k < STEP; k++) {
+            numbers[k] = ox_base8_number((unsigned char)(bytes >> 8 * k), scale);
+            numbers[k] = to_hi ? ox_bf16_to_f32(ox_plane_hi(numbers[k])) : numbers[k];
+        }
+        ox_store<T, STEP>(out + i * STEP, numbers);
     }
 }
 
@@ -103,9 +122,14 @@ extern "C" ox_status ox_cuda_zero(const ox_cuda_queue *queue, const void *args) 
 }
 
 template <typename T> static ox_status join(const ox_cuda_queue *queue, const ox_op_planes_join *op) {
+    if (op->format == OX_FORMAT_Q8) {
+        ox_launch(unpack_kernel<T>, queue, flat(queue, op->count, true), (T *)op->out, (const unsigned char *)op->hi,
+                  op->count, op->to_hi);
+        return OX_OK;
+    }
     const bool is_wide = all_wide(op->out, op->hi, op->lo, op->count);
     ox_launch(is_wide ? join_kernel<T, STEP> : join_kernel<T, 1>, queue, flat(queue, op->count, is_wide),
-              (T *)op->out, op->hi, op->lo, op->count, op->halves);
+              (T *)op->out, op->hi, op->lo, op->count, op->format);
     return OX_OK;
 }
 

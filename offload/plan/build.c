@@ -30,7 +30,8 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
         return;
     }
     if (homes->weights != OX_TIER_NVME) {
-        const uint64_t bytes = rules->lo_in_state ? elems * OX_HI_BYTES : ox_plan_weight_bytes(b->in, unit_idx);
+        const uint64_t bytes = rules->lo_in_state ? ox_shard_hi_bytes(&b->in->table->shards[unit_idx], elems)
+                                                  : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = ox_build_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only &&
@@ -192,15 +193,15 @@ static void reads_all_planes(const struct ox_builder *b, struct ox_task *task, c
     }
 }
 
-/* Whether blocks compute with weights that are cast from planes. */
-static bool casts(const struct ox_builder *b) {
-    return b->in->model.precision->cast_bytes > 0;
+/* Whether a block computes with weights of a stage unit that are cast from its planes. */
+static bool casts(const struct ox_builder *b, const struct visit *visit, uint32_t nth) {
+    return ox_build_rules(b, visit->stage->units[nth].unit_idx)->cast_bytes > 0;
 }
 
 /* Casts the planes of a stage unit to the format of compute, for the tasks of the visit alone. */
 static uint32_t cast_weights(struct ox_builder *b, const struct visit *visit, uint32_t nth) {
     const uint32_t unit_idx = visit->stage->units[nth].unit_idx;
-    const uint64_t bytes = ox_build_unit(b, unit_idx)->elem_count * b->in->model.precision->cast_bytes;
+    const uint64_t bytes = ox_build_unit(b, unit_idx)->elem_count * ox_build_rules(b, unit_idx)->cast_bytes;
     const uint32_t cast = ox_build_buf(b, OX_BUF_CAST, b->compute, bytes, unit_idx);
     struct ox_task *const task = ox_build_task(b, OX_TASK_CAST, OX_LANE_COMPUTE, unit_idx, OX_NONE);
     reads_planes(b, task, visit, nth, 0);
@@ -306,15 +307,16 @@ static void load_batch(struct ox_builder *b, uint32_t mb_idx) {
 
 /* Buffers of a block's pass beside activations. */
 struct block_pass {
-    uint32_t cast[OX_STAGE_UNITS_MAX]; /* where blocks compute with cast weights */
+    uint32_t cast[OX_STAGE_UNITS_MAX]; /* of stage units whose weights are cast; else OX_NONE */
     uint32_t room;
     uint32_t routes; /* where forward leaves who has rows, or OX_NONE */
 };
 
 static void begin_block(struct ox_builder *b, const struct visit *visit, const struct ox_plan_pass *pass,
                         struct block_pass *out) {
-    for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
-        out->cast[nth] = ox_build_has(b, visit->stage, nth) ? cast_weights(b, visit, nth) : OX_NONE;
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        const bool cast = casts(b, visit, nth) && ox_build_has(b, visit->stage, nth);
+        out->cast[nth] = cast ? cast_weights(b, visit, nth) : OX_NONE;
     }
     out->room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
 }
@@ -347,11 +349,13 @@ static void cross(struct ox_builder *b, const struct visit *visit, uint32_t mb_i
 /* A block's uses of its weights, cast or as planes, and of the rest. */
 static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
-    if (!casts(b)) {
-        reads_all_planes(b, task, visit);
-    }
-    for (uint32_t nth = 0; casts(b) && nth < visit->stage->unit_count; nth++) {
-        if (pass->cast[nth] != OX_NONE) {
+    for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
+        if (!ox_build_has(b, visit->stage, nth)) {
+            continue;
+        }
+        if (pass->cast[nth] == OX_NONE) {
+            reads_planes(b, task, visit, nth, nth);
+        } else {
             ox_build_nth_use(task, (struct ox_use){.buf_idx = pass->cast[nth], .role = OX_USE_CAST,
                                                    .nth = (uint8_t)nth, .read = true});
         }
@@ -616,7 +620,7 @@ static void sum_nvme(struct ox_builder *b) {
     uint64_t weights = 0, state = 0, spool = 0;
     for (uint32_t i = 0; i < plan->unit_count && store; i++) {
         const uint64_t copies = b->in->table->shards[i].fixed ? 1 : generations;
-        weights += copies * b->in->table->shards[i].elem_count * OX_HI_BYTES;
+        weights += copies * ox_shard_hi_bytes(&b->in->table->shards[i], b->in->table->shards[i].elem_count);
         state += copies * ox_shard_stored_bytes(b->in->table, i);
     }
     for (uint32_t i = 0; i < plan->spool_count; i++) {

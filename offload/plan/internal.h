@@ -118,7 +118,8 @@ struct ox_plan_full {
 /* Whether lo travels to compute with the unit's hi. */
 static inline bool ox_plan_lo_travels(const struct ox_plan_input *input, uint32_t unit_idx) {
     return input->model.precision->lo_travels &&
-           (input->model.eval_only || input->table->shards[unit_idx].sizes.lo_per_group > 0);
+           (input->model.eval_only ? !ox_shard_is_narrow(&input->table->shards[unit_idx])
+                                   : input->table->shards[unit_idx].sizes.lo_per_group > 0);
 }
 
 /* Notes where buffers begin and end to live, from a task whose uses are complete: while it is made, because a list is

@@ -36,14 +36,17 @@ uint32_t ox_plan_spool_act(const struct ox_plan *plan, uint32_t stage_idx, uint3
     return plan->grad_count + stage_idx * plan->micro_batches + mb_idx;
 }
 
+static uint64_t planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx, uint64_t elems) {
+    return ox_shard_hi_bytes(&input->table->shards[unit_idx], elems) +
+           (ox_plan_lo_travels(input, unit_idx) ? elems * OX_LO_BYTES : 0);
+}
+
 uint64_t ox_plan_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->table->shards[unit_idx].elem_count *
-           (OX_HI_BYTES + (ox_plan_lo_travels(input, unit_idx) ? OX_LO_BYTES : 0));
+    return planes_bytes(input, unit_idx, input->table->shards[unit_idx].elem_count);
 }
 
 uint64_t ox_plan_whole_weight_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.units[unit_idx].elem_count *
-           (OX_HI_BYTES + (ox_plan_lo_travels(input, unit_idx) ? OX_LO_BYTES : 0));
+    return planes_bytes(input, unit_idx, input->model.units[unit_idx].elem_count);
 }
 
 /* A gather among `count` ranks brings what the rank does not have of `whole` bytes, and gives what it has to each of

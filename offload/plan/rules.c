@@ -37,7 +37,11 @@ static void rule_update(const struct ox_plan_input *input, uint32_t unit_idx, st
 struct ox_unit_rules ox_plan_unit_rules(const struct ox_plan_input *input, uint32_t unit_idx) {
     const struct ox_shard *const shard = &input->table->shards[unit_idx];
     const struct ox_homes *const homes = &shard->homes;
-    struct ox_unit_rules out = {.lo_travels = ox_plan_lo_travels(input, unit_idx)};
+    const struct ox_precision *const precision = input->model.precision;
+    struct ox_unit_rules out = {.lo_travels = ox_plan_lo_travels(input, unit_idx), .cast_bytes = precision->cast_bytes};
+    if (out.cast_bytes == 0 && ox_shard_is_narrow(shard)) {
+        out.cast_bytes = ox_real_bytes(precision->activations);
+    }
     out.lo_in_state = out.lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
                       homes->state == homes->weights;
     const bool from_host = homes->weights != OX_TIER_DEVICE && ox_plan_shares_host(input);

@@ -16,6 +16,8 @@ struct ox_on_drives {
 
 struct ox_unit_rules {
     bool updated;           /* by this rank: it holds the unit, and something of it is trained */
+    uint32_t cast_bytes;    /* of a weight in the format that blocks read, which CAST makes of the planes; 0: they read
+                               hi in place, which nobody does of a narrow unit */
     bool lo_travels;        /* to compute with the unit's hi: compute reads it, and the unit has one */
     bool lo_in_state;       /* lo is read from the state, in the same memory as hi, and has no copy beside hi */
     bool state_on_device;   /* the unit is updated there. Its weights and gradient live there too, so that only the

@@ -25,6 +25,7 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
         shards[i].chunk_elems = chunk_elems;
         shards[i].homes = (struct ox_homes){OX_TIER_NVME, OX_TIER_NVME, OX_TIER_NVME};
         shards[i].sizes = sizes;
+        shards[i].hi_per_group = OX_HI_BYTES * OX_GROUP_ELEMS;
         chunk_count += shards[i].chunk_count;
     }
     if (chunk_count > UINT32_MAX / 2) {
@@ -154,6 +155,26 @@ void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_p
     table->shards[unit_idx].sizes = (struct ox_state_sizes){.lo_per_group = lo_per_group};
 }
 
+enum ox_status ox_shard_narrow(struct ox_shard_table *table, uint32_t unit_idx, uint32_t hi_per_group) {
+    OX_ASSERT(unit_idx < table->unit_count);
+    struct ox_shard *const shard = &table->shards[unit_idx];
+    const uint64_t pages = OX_IO_ALIGN_BYTES * (uint64_t)OX_GROUP_ELEMS;
+    uint64_t elems = OX_GROUP_ELEMS;
+    while (elems * hi_per_group % pages != 0) {
+        elems += OX_GROUP_ELEMS;
+    }
+    if (shard->chunk_count > 1 && shard->chunk_elems % elems != 0) {
+        return ox_fail(OX_E_CONFIG, "--chunk-elems %llu: weights in 8 bits (--base-dtype q8) need a multiple of %llu",
+                       (unsigned long long)shard->chunk_elems, (unsigned long long)elems);
+    }
+    shard->hi_per_group = hi_per_group;
+    return OX_OK;
+}
+
+uint64_t ox_shard_hi_bytes(const struct ox_shard *shard, uint64_t count) {
+    return ox_align_up(ox_shard_hi_offset(shard, count), OX_IO_ALIGN_BYTES);
+}
+
 uint64_t ox_shard_lo_bytes(const struct ox_state_sizes *sizes, uint64_t count) {
     OX_ASSERT(count % OX_GROUP_ELEMS == 0);
     return ox_align_up(count / OX_GROUP_ELEMS * sizes->lo_per_group, OX_IO_ALIGN_BYTES);
@@ -180,7 +201,7 @@ static double bytes_per_elem(const struct ox_state_sizes *sizes) {
 }
 
 double ox_shard_unit_bytes_per_elem(const struct ox_shard *shard) {
-    return bytes_per_elem(&shard->sizes);
+    return bytes_per_elem(&shard->sizes) - OX_HI_BYTES + (double)shard->hi_per_group / OX_GROUP_ELEMS;
 }
 
 double ox_shard_bytes_per_elem(const struct ox_shard_table *table) {
@@ -232,7 +253,7 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
             const struct ox_shard *const shard = &table->shards[unit_idx];
             const uint64_t state_bytes = ox_shard_state_bytes(&shard->sizes, chunk.count);
             const uint64_t head_bytes = ox_shard_lo_bytes(&shard->sizes, chunk.count);
-            out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = chunk.count * OX_HI_BYTES,
+            out[chunk.hi_extent_idx] = (struct ox_extent_spec){.bytes = ox_shard_hi_bytes(shard, chunk.count),
                                                                .head_bytes = shard->fixed ? OX_EXTENT_FIXED : 0};
             out[chunk.state_extent_idx] = (struct ox_extent_spec){
                 .bytes = state_bytes, .head_bytes = shard->fixed ? OX_EXTENT_FIXED : head_bytes};
@@ -243,11 +264,12 @@ void ox_shard_extents(const struct ox_shard_table *table, struct ox_extent_spec 
 struct ox_store_sums ox_shard_extent_sums(const struct ox_shard_table *table) {
     struct ox_store_sums sums = {.extent_count = 2 * table->chunk_count};
     for (uint32_t unit_idx = 0; unit_idx < table->unit_count; unit_idx++) {
-        const uint64_t elems = table->shards[unit_idx].elem_count;
-        const uint64_t largest = ox_min_u64(elems, table->shards[unit_idx].chunk_elems);
-        sums.bytes += elems * OX_HI_BYTES + ox_shard_stored_bytes(table, unit_idx);
-        const uint64_t state_bytes = ox_shard_state_bytes(&table->shards[unit_idx].sizes, largest);
-        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(largest * OX_HI_BYTES, state_bytes));
+        const struct ox_shard *const shard = &table->shards[unit_idx];
+        const uint64_t largest = ox_min_u64(shard->elem_count, shard->chunk_elems);
+        sums.bytes += ox_shard_hi_bytes(shard, shard->elem_count) + ox_shard_stored_bytes(table, unit_idx);
+        const uint64_t state_bytes = ox_shard_state_bytes(&shard->sizes, largest);
+        const uint64_t hi_bytes = ox_shard_hi_bytes(shard, largest);
+        sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, ox_max_u64(hi_bytes, state_bytes));
     }
     return sums;
 }

@@ -43,6 +43,8 @@ struct ox_shard {
     struct ox_homes homes;
     bool fixed; /* not trained: nothing rewrites it. Its state is lo, if it has one, and lives where its weights do */
     struct ox_state_sizes sizes; /* of its state: the table's, of a fixed unit those of lo alone, or smaller ones */
+    uint32_t hi_per_group; /* bytes of hi for each OX_GROUP_ELEMS elements; a narrow unit has fewer than OX_HI_BYTES for
+                              each. Several chunks of one are whole pages each, so they lie without gaps */
 };
 
 struct ox_shard_table {
@@ -58,6 +60,17 @@ OX_MUST enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t 
 void ox_shard_table_close(struct ox_shard_table *table);
 /* Makes a unit fixed. `lo_per_group`: bytes of its lo; 0 where its weights are bf16 numbers, of which hi has all. */
 void ox_shard_fix(struct ox_shard_table *table, uint32_t unit_idx, uint32_t lo_per_group);
+/* Makes a unit narrow, before any slice is made; OX_E_CONFIG if its chunks would not be whole pages. */
+OX_MUST enum ox_status ox_shard_narrow(struct ox_shard_table *table, uint32_t unit_idx, uint32_t hi_per_group);
+static inline bool ox_shard_is_narrow(const struct ox_shard *shard) {
+    return shard->hi_per_group != OX_HI_BYTES * OX_GROUP_ELEMS;
+}
+/* Bytes of hi in front of element `first` of a unit or slice, where a chunk begins; and those of its first `count`
+ * elements, which are whole pages. */
+static inline uint64_t ox_shard_hi_offset(const struct ox_shard *shard, uint64_t first) {
+    return first / OX_GROUP_ELEMS * shard->hi_per_group;
+}
+uint64_t ox_shard_hi_bytes(const struct ox_shard *shard, uint64_t count);
 
 /* Makes units whole, those that are marked in `whole`, each at the rank that has least so far of the `holders` that
  * divide it. `pipe_of` (NULL: one group of holders has all) numbers the group that has each unit; `copies` of every

@@ -15,16 +15,19 @@ void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t u
     }
 }
 
-/* The weights of all stage units: cast, or as planes. */
-static void need_weights(struct effects *e, const struct ox_plan_stage *stage, bool cast) {
+/* The weights of all stage units: as planes, or in a block cast, where it does not read them as they are. */
+static void need_weights(struct effects *e, const struct ox_plan_stage *stage) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
         const uint32_t unit_idx = stage->units[e->nth].unit_idx;
         if (!ox_proof_has(e->in, unit_idx)) {
             continue;
         }
-        if (cast) {
+        if (stage->kind == OX_PLAN_BLOCK && ox_proof_cast_bytes(e->in, unit_idx) > 0) {
             ox_effects_need(e, OX_USE_CAST, ox_effects_compute_tier(e), ox_content(CAST, unit_idx, 0));
         } else {
+            if (ox_proof_is_narrow(e->in, unit_idx)) {
+                ox_effects_reject(e, "reads weights in place that only a cast reads");
+            }
             ox_effects_need_planes(e, OX_USE_WEIGHTS, unit_idx);
         }
     }
@@ -277,7 +280,7 @@ static void forward(struct effects *e, uint32_t stage_idx) {
         return;
     }
     const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->forward_kept : &stage->forward, false);
-    need_weights(e, stage, stage->kind == OX_PLAN_BLOCK && e->in->model.precision->cast_bytes > 0);
+    need_weights(e, stage);
     if (stage->kind == OX_PLAN_BLOCK) {
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, e->task->mb_idx));
         use_scratch(e, &phase, true);
@@ -302,7 +305,7 @@ static void head(struct effects *e, uint32_t stage_idx) {
         return;
     }
     const struct phase phase = phase_of(e, e->train ? &stage->backward : &stage->forward, e->train);
-    need_weights(e, stage, false);
+    need_weights(e, stage);
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
     use_scratch(e, &phase, false);
@@ -341,7 +344,7 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     const uint32_t mb_idx = e->task->mb_idx;
     const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->backward_kept : &stage->backward, true);
     if (stage->kind == OX_PLAN_BLOCK) {
-        need_weights(e, stage, e->in->model.precision->cast_bytes > 0);
+        need_weights(e, stage);
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx - stage->starts_back, mb_idx));
         use_scratch(e, &phase, true);
     }
@@ -424,7 +427,7 @@ void ox_effects_follow(struct effects *e) {
     const bool on_device = e->task->lane == OX_LANE_COMPUTE;
     switch ((enum ox_task_kind)e->task->kind) {
     case OX_TASK_CAST:
-        if (e->in->model.precision->cast_bytes == 0) {
+        if (ox_proof_cast_bytes(e->in, unit_idx) == 0) {
             ox_effects_reject(e, "casts planes that compute reads as they are");
         }
         ox_effects_need_planes(e, OX_USE_WEIGHTS, unit_idx);

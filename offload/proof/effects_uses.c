@@ -74,7 +74,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case REPLACED:
         return ox_proof_saved_bytes(e->in, content.idx);
     case CAST:
-        return ox_proof_elems(e->in, content.idx) * model->precision->cast_bytes;
+        return ox_proof_elems(e->in, content.idx) * ox_proof_cast_bytes(e->in, content.idx);
     case SUM:
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1) *
                (e->sum_steps[content.count - 1].kind == SUM_JOINS ? 1 : ox_proof_own_row_groups(e->in));

@@ -5,7 +5,8 @@
 #include "base/bytes.h"
 
 /* Bytes of hi and of lo, the two halves of an fp32 parameter (base/planes.h); of an fp32 number; of a square sum. */
-static const uint64_t HALF_BYTES = 2, WORD_BYTES = 4, SUM_OF_SQUARES_BYTES = 8;
+enum { HALF_BYTES = 2, WORD_BYTES = 4 };
+static const uint64_t SUM_OF_SQUARES_BYTES = 8;
 
 /* ---- planes and state ------------------------------------------------------------------------------ */
 
@@ -32,13 +33,32 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
     return part_among(shard, holders, ox_proof_elems(input, unit_idx), rank_idx % holders, shard->owner);
 }
 
+static uint64_t pages(uint64_t bytes) {
+    return (bytes + OX_IO_ALIGN_BYTES - 1) / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
+}
+
+bool ox_proof_is_narrow(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return input->table->shards[unit_idx].hi_per_group != HALF_BYTES * OX_GROUP_ELEMS;
+}
+
+uint64_t ox_proof_hi_bytes(const struct ox_plan_input *input, uint32_t unit_idx, uint64_t elems) {
+    return pages(elems / OX_GROUP_ELEMS * input->table->shards[unit_idx].hi_per_group);
+}
+
+uint32_t ox_proof_cast_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const struct ox_precision *const precision = input->model.precision;
+    const uint32_t as_computed = precision->activations == OX_REAL_F32 ? WORD_BYTES : HALF_BYTES;
+    return precision->cast_bytes == 0 && ox_proof_is_narrow(input, unit_idx) ? as_computed : precision->cast_bytes;
+}
+
 static bool reads_lo(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return input->model.precision->lo_travels &&
-           (input->model.eval_only || ox_proof_has_state(input, unit_idx));
+    const bool has = input->model.eval_only ? !ox_proof_is_narrow(input, unit_idx)
+                                            : ox_proof_has_state(input, unit_idx);
+    return input->model.precision->lo_travels && has;
 }
 
 static uint64_t bytes_of_planes(const struct ox_plan_input *input, uint32_t unit_idx, uint64_t elems) {
-    return elems * (reads_lo(input, unit_idx) ? 2 : 1) * HALF_BYTES;
+    return ox_proof_hi_bytes(input, unit_idx, elems) + (reads_lo(input, unit_idx) ? elems * HALF_BYTES : 0);
 }
 
 uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
@@ -57,12 +77,9 @@ bool ox_proof_lo_in_state(const struct ox_plan_input *input, uint32_t unit_idx) 
 }
 
 uint64_t ox_proof_weights_home_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_lo_in_state(input, unit_idx) ? ox_proof_own_elems(input, unit_idx) * HALF_BYTES
-                                                 : ox_proof_planes_bytes(input, unit_idx);
-}
-
-static uint64_t pages(uint64_t bytes) {
-    return (bytes + OX_IO_ALIGN_BYTES - 1) / OX_IO_ALIGN_BYTES * OX_IO_ALIGN_BYTES;
+    return ox_proof_lo_in_state(input, unit_idx)
+               ? ox_proof_hi_bytes(input, unit_idx, ox_proof_own_elems(input, unit_idx))
+               : ox_proof_planes_bytes(input, unit_idx);
 }
 
 /* State in one piece: lo, then moments and scales, each padded to whole pages. */

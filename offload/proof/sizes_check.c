@@ -168,7 +168,7 @@ static enum ox_status check_store(const struct ox_plan *plan, const struct ox_pl
     uint64_t weights = 0, state = 0;
     for (uint32_t i = 0; i < plan->unit_count; i++) {
         const uint64_t copies = ox_proof_trained(input, i) ? generations : store;
-        weights += copies * ox_proof_own_elems(input, i) * sizeof(uint16_t);
+        weights += copies * ox_proof_hi_bytes(input, i, ox_proof_own_elems(input, i));
         state += copies * ox_proof_stored_state_bytes(input, i);
     }
     const uint64_t peak = weights + state + spool + (store ? input->budget.nvme_fixed_bytes : 0);
@@ -187,6 +187,7 @@ static enum ox_status check_table(const struct ox_plan *plan, const struct ox_pl
         const struct ox_shard *const shard = &input->table->shards[i];
         const struct ox_proof_part own = ox_proof_part_of(input, i, input->ranks.idx);
         if (shard->elem_first != own.first || shard->elem_count != own.count ||
+            (ox_proof_is_narrow(input, i) && ox_proof_trained(input, i)) ||
             (!input->model.eval_only && shard->fixed == ox_proof_trained(input, i))) {
             return ox_fail(OX_E_CONFIG, "plan is wrong: of unit %u rank %u should have %llu parameters from %llu on "
                            "and has %llu from %llu on; please report this", i, input->ranks.idx,

@@ -663,7 +663,8 @@ static struct ox_sim_work price(const struct pricing *p) {
     case OX_TASK_HEAD:
         return run_pass(p, p->plan->kind == OX_PLAN_TRAIN ? &stage_of(p)->backward : &stage_of(p)->forward);
     case OX_TASK_CAST:
-        return compute_bytes(p, unit_elems(p) * (ox_wire_bytes(model->precision) + model->precision->cast_bytes));
+        return compute_bytes(p, (double)ox_plan_whole_weight_bytes(p->setup->input, p->task->unit_idx) +
+                                    unit_elems(p) * p->plan->rules[p->task->unit_idx].cast_bytes);
     case OX_TASK_GRAD_FOLD:
         return compute_bytes(p, grad_elems(p) * 12);
     case OX_TASK_SUM_PARTS:

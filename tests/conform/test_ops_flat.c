@@ -102,15 +102,19 @@ static void test_planes(struct lab *lab, size_t count) {
     const bool halves = lab_knows(lab, OX_REAL_F16); /* a GPU's weights in fp16: of the master, in one rounding */
     uint16_t *const rounded = guarded(count * 2);
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){joined, hi, lo, count,
-                                                                                       OX_REAL_F32, false}));
+                                                                                       OX_REAL_F32,
+                                                                                       OX_FORMAT_MASTER, false}));
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){widened_hi, hi, NULL, count,
-                                                                                       OX_REAL_F32, false}));
+                                                                                       OX_REAL_F32,
+                                                                                       OX_FORMAT_MASTER, false}));
     float *const widened = floats(count);
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){widened, lo, NULL, count,
-                                                                                       OX_REAL_F32, true}));
+                                                                                       OX_REAL_F32,
+                                                                                       OX_FORMAT_FP16, false}));
     if (halves) {
         REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){rounded, hi, lo, count,
-                                                                                           OX_REAL_F16, false}));
+                                                                                           OX_REAL_F16,
+                                                                                           OX_FORMAT_MASTER, false}));
     }
     REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, bf16_pack, &(struct ox_op_bf16_pack){packed, master, count}));
     lab_finish(lab);
@@ -130,6 +134,46 @@ static void test_planes(struct lab *lab, size_t count) {
 
 /* Each number comes back within half a scale of its block, of which the largest comes back as it was; a block with a
  * number that is not finite comes back as NaN, and one of tiny numbers as zeros. */
+/* Eight-bit weights, to each type that the device computes in: exact in float32, else rounded once. */
+static void test_base8(struct lab *lab, size_t groups) {
+    const size_t count = groups * OX_GROUP_ELEMS;
+    float *const numbers = floats(count), *const expected = floats(count), *const out = floats(count);
+    float *const as_hi = floats(count);
+    unsigned char *const packed = guarded(groups * OX_BASE8_GROUP_BYTES);
+    uint16_t *const rounded = guarded(count * 2);
+    const bool narrow = lab_knows(lab, OX_REAL_BF16);
+    for (size_t i = 0; i < count; i++) {
+        numbers[i] = (float)((i * 2654435761u & 0xffffffu) / 8388608.0 - 1) * ldexpf(1.0f, (int)(i / 32 % 40) - 20);
+    }
+    for (size_t i = 0; i < groups; i++) {
+        CHECK(ox_base8_pack(numbers + i * OX_GROUP_ELEMS, packed + i * OX_BASE8_GROUP_BYTES) == 0);
+        for (uint32_t block = 0; block < OX_GROUP_ELEMS / OX_BASE8_BLOCK; block++) {
+            ox_base8_unpack(packed + i * OX_BASE8_GROUP_BYTES, block,
+                            expected + i * OX_GROUP_ELEMS + (size_t)block * OX_BASE8_BLOCK);
+        }
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){
+        .out = out, .hi = (const uint16_t *)(const void *)packed, .count = count, .real = OX_REAL_F32,
+        .format = OX_FORMAT_Q8}));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){
+        .out = as_hi, .hi = (const uint16_t *)(const void *)packed, .count = count, .real = OX_REAL_F32,
+        .format = OX_FORMAT_Q8, .to_hi = true}));
+    if (narrow) {
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, planes_join, &(struct ox_op_planes_join){
+            .out = rounded, .hi = (const uint16_t *)(const void *)packed, .count = count, .real = OX_REAL_BF16,
+            .format = OX_FORMAT_Q8}));
+    }
+    lab_finish(lab);
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; i++) {
+        wrong += ox_f32_bits(out[i]) != ox_f32_bits(expected[i]);
+        wrong += narrow && rounded[i] != ox_bf16_from_f32(expected[i]);
+        wrong += ox_f32_bits(as_hi[i]) != ox_f32_bits(ox_bf16_to_f32(ox_plane_hi(expected[i])));
+    }
+    CHECK(wrong == 0);
+    guards_end(0);
+}
+
 static void test_block8(struct lab *lab, size_t count) {
     float *const in = random_floats(count, 7, 1.0), *const out = floats(count);
     const size_t bytes = ox_exchange_bytes(OX_EXCHANGE_Q8, count);
@@ -198,6 +242,7 @@ int main(void) {
             test_add(&labs[lab], counts[i]);
             test_planes(&labs[lab], counts[i]);
             test_block8(&labs[lab], counts[i]);
+            test_base8(&labs[lab], 1 + i % 5);
             for (int real = OX_REAL_F32; real <= OX_REAL_F16; real++) {
                 if (lab_knows(&labs[lab], (enum ox_real)real)) {
                     test_add_scaled(&labs[lab], counts[i], (enum ox_real)real);

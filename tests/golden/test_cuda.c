@@ -290,6 +290,7 @@ int main(void) {
         }
     }
     check_case(&kit, "eight_qwen3", 1, 4);
+    check_case(&kit, "lora_q8", 1, 1);
     for (size_t i = CASES_EMULATED; test_all() && i < golden_case_count; i++) {
         if (is_of_mixture(golden_cases[i])) {
             check_case(&kit, golden_cases[i], 1, 1);

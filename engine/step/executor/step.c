@@ -243,14 +243,15 @@ static enum ox_status issue_cast(const struct issue *is) {
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
         .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real,
-        .halves = ox_rank_has_halves(is->rank, is->task->unit_idx)});
+        .format = ox_rank_format(is->rank, is->task->unit_idx),
+        .to_hi = !is->rank->plan->input.model.precision->lo_travels});
 }
 
 /* The weights of a block's units as its passes read them, cast, or hi; and in backward their gradients. */
 static struct ox_stage_weights weights(const struct issue *is) {
-    const bool cast = is->rank->plan->input.model.precision->cast_bytes > 0;
     struct ox_stage_weights out = {{NULL}, {NULL}};
     for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
+        const bool cast = ox_rank_rules(is->rank, stage_of(is)->units[nth].unit_idx)->cast_bytes > 0;
         out.weights[nth] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
         out.grads[nth] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
         OX_ASSERT(out.weights[nth] != NULL ||

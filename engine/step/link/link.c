@@ -261,6 +261,16 @@ static enum ox_status gather(struct ox_rank *rank, struct ox_comm *comm, const s
     return status;
 }
 
+/* Cuts hi, or lo, which is as wide as hi where a unit has one. What is narrow ends with a whole page. */
+static struct cuts cut_plane(const struct ox_rank *rank, uint32_t unit_idx) {
+    const struct ox_shard *const shard = &rank->whole->shards[unit_idx];
+    struct cuts cuts = cut_unit(rank, unit_idx, 1, 1, shard->elem_count);
+    for (uint32_t i = 0; i <= OX_COMM_RANKS_MAX; i++) {
+        cuts.at[i] = ox_shard_hi_bytes(shard, cuts.at[i]);
+    }
+    return cuts;
+}
+
 /* Gathers one plane of a unit's weights in compute memory. Those that lie in host memory the device takes over its own
  * link. */
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
@@ -268,8 +278,7 @@ static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *t
     const bool unified = rank->config.budget.unified;
     struct ox_comm *const comm = rank->along[OX_AXIS_SHARD];
     char what[OX_COMM_WHAT_BYTES];
-    const struct cuts cuts =
-        cut_unit(rank, task->unit_idx, OX_HI_BYTES, 1, ox_unit_elems(rank, task->unit_idx));
+    const struct cuts cuts = cut_plane(rank, task->unit_idx);
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
     const struct ox_comm_gather call = {
         .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
@@ -566,7 +575,8 @@ static enum ox_status pass_bytes(struct ox_rank *rank, const struct ox_plan *pla
 static enum ox_status lend(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
                            unsigned char *hi) {
     unsigned char *const state = view(rank, plan, task, OX_USE_STATE).ptr;
-    const uint64_t plane = ox_unit_elems(rank, task->unit_idx) * OX_HI_BYTES;
+    const uint64_t plane =
+        ox_shard_hi_bytes(&rank->whole->shards[task->unit_idx], ox_unit_elems(rank, task->unit_idx));
     char what[OX_COMM_WHAT_BYTES];
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
     enum ox_status status = pass_bytes(rank, plan, task, hi, plane, what);

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/optim_format.h"
 #include "base/planes.h"
 #include "base/pool.h"
 
@@ -113,7 +114,7 @@ static void view_in_slot(struct ox_rank *rank, uint32_t slot, uint32_t unit_idx,
         .count = chunk.count,
         .format = format_of(rank, unit_idx),
         .hi = (uint16_t *)base,
-        .halves = ox_rank_has_halves(rank, unit_idx),
+        .weights = ox_rank_format(rank, unit_idx),
         .state = planes_of(rank, unit_idx, base + layout.state_offset, chunk.count, 0),
         .state_bytes = layout.state_bytes,
         .values = (float *)(base + layout.numbers_offset),
@@ -143,13 +144,25 @@ bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane) {
            (plane == OX_PLANE_AVERAGE ? (void *)state->average : plane == OX_PLANE_V ? state->v : state->m) != NULL;
 }
 
+static void get_halves(const struct ox_chunk_view *view) {
+    for (uint64_t i = 0; i < view->count; i++) {
+        view->values[i] = ox_f16_to_f32(view->hi[i]);
+    }
+}
+
+static void get_bytes(const struct ox_chunk_view *view) {
+    for (uint64_t i = 0; i < view->count; i += OX_BASE8_BLOCK) {
+        const unsigned char *const group =
+            (const unsigned char *)view->hi + i / OX_GROUP_ELEMS * OX_BASE8_GROUP_BYTES;
+        ox_base8_unpack(group, i % OX_GROUP_ELEMS / OX_BASE8_BLOCK, view->values + i);
+    }
+}
+
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane) {
     OX_ASSERT(ox_plane_exists(view->format, plane));
-    if (view->halves) {
+    if (!ox_weight_format_of(view->weights)->hi_is_bf16) {
         OX_ASSERT(plane == OX_PLANE_MASTER);
-        for (uint64_t i = 0; i < view->count; i++) {
-            view->values[i] = ox_f16_to_f32(view->hi[i]);
-        }
+        (view->weights == OX_FORMAT_Q8 ? get_bytes : get_halves)(view);
         return;
     }
     if (plane == OX_PLANE_MASTER) {
@@ -174,11 +187,20 @@ static uint64_t set_halves(const struct ox_chunk_view *view) {
     return bad_count;
 }
 
+static uint64_t set_bytes(const struct ox_chunk_view *view) {
+    uint64_t bad_count = 0;
+    for (uint64_t i = 0; i < view->count; i += OX_GROUP_ELEMS) {
+        bad_count += ox_base8_pack(view->values + i,
+                                   (unsigned char *)view->hi + i / OX_GROUP_ELEMS * OX_BASE8_GROUP_BYTES);
+    }
+    return bad_count;
+}
+
 uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane) {
     OX_ASSERT(ox_plane_exists(view->format, plane));
-    if (view->halves) {
+    if (!ox_weight_format_of(view->weights)->hi_is_bf16) {
         OX_ASSERT(plane == OX_PLANE_MASTER);
-        return set_halves(view);
+        return view->weights == OX_FORMAT_Q8 ? set_bytes(view) : set_halves(view);
     }
     if (plane == OX_PLANE_MASTER) {
         return ox_state_master_set(view->format.moments, view->hi, view->state.lo, view->count, view->values);
@@ -210,8 +232,8 @@ static enum ox_status copy_device(struct ox_rank *rank, uint32_t unit_idx, const
     struct state_piece pieces[STATE_PIECES + 1] = {{0}};
     if (shard->homes.weights == OX_TIER_DEVICE) {
         unsigned char *const unit = ox_rank_resident_ptr(rank, ox_plan_home_weights(plan, unit_idx));
-        unsigned char *const hi = unit + view->first * OX_HI_BYTES;
-        pieces[0] = (struct state_piece){hi, view->hi, view->count * OX_HI_BYTES};
+        unsigned char *const hi = unit + ox_shard_hi_offset(shard, view->first);
+        pieces[0] = (struct state_piece){hi, view->hi, ox_shard_hi_bytes(shard, view->count)};
         if (ox_rank_rules(rank, unit_idx)->lo_travels && !ox_rank_rules(rank, unit_idx)->lo_in_state) {
             pieces[1] = (struct state_piece){hi + shard->elem_count * OX_HI_BYTES, view->state.lo,
                                              view->count * OX_LO_BYTES};
@@ -270,7 +292,9 @@ enum ox_status ox_rank_chunk_get(struct ox_rank *rank, uint32_t unit_idx, uint32
     OX_THEN(status, copy_device(rank, unit_idx, out, false));
     const struct ox_resident resident = ox_rank_resident(rank, unit_idx);
     if (resident.hi != NULL) {
-        memcpy(out->hi, resident.hi + out->first, out->count * OX_HI_BYTES);
+        const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
+        memcpy(out->hi, (const unsigned char *)resident.hi + ox_shard_hi_offset(shard, out->first),
+               ox_shard_hi_bytes(shard, out->count));
     }
     if (resident.state != NULL) {
         const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, chunk_idx);
@@ -309,7 +333,9 @@ static void put_in_memory(const struct ox_rank *rank, uint32_t unit_idx, const s
     const struct ox_chunk chunk = {.first = view->first, .count = view->count};
     struct state_piece pieces[STATE_PIECES] = {{0}};
     if (resident.hi != NULL) {
-        memcpy(resident.hi + view->first, view->hi, view->count * OX_HI_BYTES);
+        const struct ox_shard *const shard = &rank->plan->table.shards[unit_idx];
+        memcpy((unsigned char *)resident.hi + ox_shard_hi_offset(shard, view->first), view->hi,
+               ox_shard_hi_bytes(shard, view->count));
     }
     if (resident.weights_lo != NULL) {
         memcpy(resident.weights_lo + view->first, view->state.lo, view->count * OX_LO_BYTES);
@@ -514,9 +540,9 @@ enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *p
     for (uint32_t i = 0; i < shard->chunk_count && status == OX_OK; i++) {
         const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, i);
         status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){
-            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx, .buffer = target + chunk.first * OX_HI_BYTES,
-            .step = step}, 1);
-        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, chunk.count * OX_HI_BYTES);
+            .kind = OX_STORE_READ, .extent_idx = chunk.hi_extent_idx,
+            .buffer = target + ox_shard_hi_offset(shard, chunk.first), .step = step}, 1);
+        ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, ox_shard_hi_bytes(shard, chunk.count));
         if (status == OX_OK && ox_rank_rules(rank, unit_idx)->lo_travels) {
             unsigned char *const lo = target + shard->elem_count * OX_HI_BYTES + chunk.first * OX_LO_BYTES;
             status = ox_transfers_submit(&transfers, 0, &(struct ox_store_op){

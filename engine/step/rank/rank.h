@@ -214,9 +214,10 @@ static inline enum ox_due ox_rank_due_now(const struct ox_rank *rank, const stru
     return task->unit_idx < rank->plan->table.unit_count ? (enum ox_due)rank->due.now[task->unit_idx] : OX_DUE_NOTHING;
 }
 
-/* Whether a unit has halves in place of hi. */
-static inline bool ox_rank_has_halves(const struct ox_rank *rank, uint32_t unit_idx) {
-    return !rank->config.eval_only && rank->config.model->units[unit_idx].format == OX_FORMAT_FP16;
+/* How a unit's weights are kept. Where nothing is trained each has its master, unless the user asks for eight bits. */
+static inline enum ox_unit_format ox_rank_format(const struct ox_rank *rank, uint32_t unit_idx) {
+    const enum ox_unit_format format = rank->config.model->units[unit_idx].format;
+    return rank->config.eval_only && format != OX_FORMAT_Q8 ? OX_FORMAT_MASTER : format;
 }
 
 /* What the plan has decided of a unit. */

@@ -468,6 +468,12 @@ CASES = {
         "lora": {"r": 2, "lora_alpha": 4, "target_modules": ["q_proj"],
                  "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj", "router.weight"]},
         "seed": 704, "seq": 12, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_q8": {  # beside a base whose blocks are kept in eight bits
+        "config": lambda: llama(transformers.Qwen2Config, vocab_size=61, hidden_size=64, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=36,
+                                tie_word_embeddings=False),
+        "lora": {"r": 3, "lora_alpha": 6, "target_modules": "all-linear"}, "base_dtype": "q8",
+        "seed": 741, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
     "lora_dora": {  # magnitudes of rows (DoRA), beside biases, of some modules of fused matrices
         "config": lambda: llama(transformers.Qwen2Config, vocab_size=57, hidden_size=40, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=52,
@@ -750,6 +756,15 @@ def to_mxfp4(model, folder):
     fresh = make_model({"config": lambda: model.config, "seed": 0})
     fresh.load_state_dict({n: t.float() for n, t in read.state_dict().items()})
     return fresh
+
+
+def round_to_bytes(model):
+    """The blocks' weights as eight bits and a scale for 32 hold them."""
+    for name, parameter in model.named_parameters():
+        if ".layers." in name:
+            blocks = parameter.data.reshape(-1, 32)
+            scales = (blocks.abs().amax(dim=1, keepdim=True) / 127).bfloat16().float()
+            parameter.data = ((blocks / scales).round() * scales).reshape(parameter.shape)
 
 
 def add_adapters(model, case):
@@ -1172,11 +1187,15 @@ def make_case(name, folder):
         share_layers(model, case["share_layers"], parameters=False)
     model.save_pretrained(folder, save_original_format=not packed)
     extra = {}
+    if case.get("base_dtype") == "q8":  # behind what the folder has
+        round_to_bytes(model)
     if "lora" in case:
         model = add_adapters(model, case)
         model.save_pretrained(os.path.join(folder, "adapter"))
         os.remove(os.path.join(folder, "adapter", "README.md"))
         for kind, dtype in (("merged", torch.float32), ("merged_bf16", torch.bfloat16)):
+            if "base_dtype" in case:  # adapters merge into the folder's weights, as those of other cases do
+                break
             whole = by_saved_name(model.get_base_model(), packed, merged(model, dtype))
             extra.update({f"{kind}.{n}": t.contiguous() for n, t in whole.items()})
     if case.get("mxfp4", False):
@@ -1217,6 +1236,7 @@ def make_case(name, folder):
         "bf16_loss": bf16["loss"], "bf16_grad_norm": bf16["grad_norm"],
         "grad_sumsq": {n: float(g.pow(2).sum()) for n, g in named["grad"].items()},
         **({"adapter": "adapter"} if "lora" in case else {}),
+        **({"base_dtype": case["base_dtype"]} if "base_dtype" in case else {}),
         **({"share_layers": case["share_layers"]} if "share_layers" in case else {}),
         **({"router_margins": exact["margins"]} if math.isfinite(min(exact["margins"])) else {}),
         **({"router_bias_rate": case["router_bias_rate"], "skips_idle": case["skips_idle"], "idle": exact["idle"]}

@@ -209,10 +209,28 @@ static void draw_updates(struct plan_sample *s, uint64_t seed) {
     s->request.weights_ahead = (int32_t)plan_sample_number(seed, &counter, 3) - 1;
 }
 
+/* Two thirds of the units that may be narrow are: blocks alone use them, they have no lo, chunks are whole pages. */
+static void narrow_some(const struct ox_plan_model *model, struct ox_shard_table *table, uint32_t unit_idx,
+                        bool with_lo) {
+    bool of_blocks = true;
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        for (uint32_t nth = 0; nth < model->stages[i].unit_count; nth++) {
+            of_blocks &= model->stages[i].units[nth].unit_idx != unit_idx || model->stages[i].kind == OX_PLAN_BLOCK;
+        }
+    }
+    const struct ox_shard *const shard = &table->shards[unit_idx];
+    const uint32_t bytes = unit_idx % 2 == 0 ? 2176 : 2048; /* of a group: that of eight-bit weights; half of hi */
+    const bool pages = shard->chunk_count == 1 || shard->chunk_elems / OX_GROUP_ELEMS * bytes % OX_IO_ALIGN_BYTES == 0;
+    if (of_blocks && !with_lo && pages && unit_idx % 3 != 2) {
+        REQUIRE_OK(ox_shard_narrow(table, unit_idx, bytes));
+    }
+}
+
 void plan_sample_fix(const struct ox_plan_model *model, struct ox_shard_table *table, bool with_lo) {
     for (uint32_t i = 0; i < model->unit_count; i++) {
         if (!model->units[i].trained) {
             ox_shard_fix(table, i, with_lo ? OX_LO_BYTES * OX_GROUP_ELEMS : 0);
+            narrow_some(model, table, i, with_lo);
         }
     }
 }

@@ -12,7 +12,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
                                     "gpt_oss", "lora_qwen2", "glm4_moe", "deepseek_v3", "granitemoe",
                                     "router_losses", "router_bias", "lora_dropout", "lora_saved",
-                                    "shared_gemma3", "lora_mixtral", "lora_dora", /* FEW */
+                                    "shared_gemma3", "lora_mixtral", "lora_dora", "lora_q8", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
@@ -22,7 +22,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "lora_llama", "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
                                     "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2", "eight_qwen3",
                                     "eight_gpt2"};
-enum { FEW = 24 };
+enum { FEW = 25 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {
@@ -112,6 +112,7 @@ struct harness_run golden_run(const struct golden *golden) {
         .frozen = json_object_get(golden->json, "frozen"),
         .groups = json_object_get(golden->json, "groups"),
         .adapter = json_string_value(json_object_get(golden->json, "adapter")),
+        .base_q8 = json_object_get(golden->json, "base_dtype") != NULL,
         .share_layers = (uint32_t)json_integer_value(json_object_get(golden->json, "share_layers")),
         .objective = objective_of(golden),
         .router_balance = losses == NULL ? 0 : json_number_value(json_array_get(losses, 0)),

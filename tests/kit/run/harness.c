@@ -346,7 +346,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
                    .device_bytes = UINT64_C(1) << 30,
                    .host_bytes = UINT64_C(1) << 30},
         .request = place->request,
-        .chunk_elems = place->chunk_elems,
+        .chunk_elems = run->base_q8 ? 65536 : place->chunk_elems,
         .optimizer_threads = place->optimizer_threads,
         .isa = ox_isa_best(),
         .verify_memory = !run->trusts_memory,
@@ -405,6 +405,9 @@ static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) 
         char path[OX_PATH_BYTES];
         REQUIRE_OK(ox_path_join(run->model_folder, run->adapter, path));
         REQUIRE_OK(ox_hf_load_adapter(folder, path));
+        if (run->base_q8) {
+            REQUIRE_OK(ox_hf_choose_bytes(ox_hf_own_model(folder)));
+        }
         return;
     }
     REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit, run->tensor_groups));

@@ -1,4 +1,5 @@
 /* The plane split is a bijection, and `hi` is the master rounded to nearest with ties away from zero. */
+#include "base/optim_format.h"
 #include "base/planes.h"
 #include "base/prng/prng.h"
 #include "tests/kit/test.h"
@@ -102,7 +103,70 @@ static void test_f16(void) {
     CHECK(isnan(ox_f16_to_f32(ox_f16_from_f32(ox_f32_from_bits(0xffffffffu)))));
 }
 
+/* What a block of eight-bit weights must be, worked out in double: the scale is its largest magnitude over 127 as bf16,
+ * and each number the nearest of those that a byte times the scale can be. */
+static uint64_t wrong_block(const float *numbers, const float *packed) {
+    double most = 0;
+    uint64_t wrong = 0;
+    for (int i = 0; i < 32; i++) {
+        most = fmax(most, fabs((double)numbers[i]));
+    }
+    const float quotient = (float)(most / 127);
+    const double scale = quotient < 0x1p-126f ? 0 : (double)ox_bf16_to_f32(ox_bf16_from_f32(quotient));
+    for (int i = 0; i < 32; i++) {
+        const double units = scale > 0 ? (double)packed[i] / scale : 0;
+        const double off = fabs((double)numbers[i] - (double)packed[i]);
+        wrong += scale > 0 ? off > scale / 2 * (1 + 0x1p-15) || units != rint(units) || fabs(units) > 127
+                           : packed[i] != 0.0f || off > 1.6e-36;
+    }
+    return wrong;
+}
+
+static void unpack_group(const unsigned char *group, float *out) {
+    for (uint32_t block = 0; block < OX_GROUP_ELEMS / 32; block++) {
+        ox_base8_unpack(group, block, out + (size_t)block * 32);
+    }
+}
+
+/* Groups whose blocks are of every magnitude. A number is off by half a scale at most, and what was packed is packed
+ * again to the same bytes. */
+static void test_base8(void) {
+    static float numbers[OX_GROUP_ELEMS], packed[OX_GROUP_ELEMS];
+    unsigned char group[OX_BASE8_GROUP_BYTES], again[OX_BASE8_GROUP_BYTES];
+    uint64_t wrong = 0, differ = 0, bad_count = 0;
+    for (uint32_t nth = 0; nth < 200; nth++) {
+        for (uint32_t i = 0; i < OX_GROUP_ELEMS; i++) {
+            uint32_t words[4];
+            ox_philox(7, nth, i, words);
+            const int exponent = (int)((nth * 64 + i / 32) * 37 % 252) - 126; /* of the block */
+            const float fraction = (float)((double)words[0] / 0x1p32 * (words[1] & 1 ? 1.0 : -1.0));
+            numbers[i] = words[2] % 16 == 0 ? 0.0f : ldexpf(fraction, exponent);
+        }
+        bad_count += ox_base8_pack(numbers, group);
+        unpack_group(group, packed);
+        for (uint32_t block = 0; block < OX_GROUP_ELEMS / 32; block++) {
+            wrong += wrong_block(numbers + (size_t)block * 32, packed + (size_t)block * 32);
+        }
+        bad_count += ox_base8_pack(packed, again);
+        differ += memcmp(group, again, sizeof group) != 0;
+    }
+    CHECK(wrong == 0 && differ == 0 && bad_count == 0);
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 3.4e38f};
+    for (int i = 0; i < 4; i++) {
+        memset(numbers, 0, sizeof numbers);
+        numbers[777] = bad[i];
+        CHECK(ox_base8_pack(numbers, group) == 1);
+    }
+    memset(numbers, 0, sizeof numbers);
+    numbers[33] = -254.0f; /* of the second block, whose scale is 2 */
+    numbers[34] = 3.0f;    /* a tie, to the even 2 */
+    numbers[35] = 5.0f;
+    CHECK(ox_base8_pack(numbers, group) == 0 && group[2] == 0 && group[3] == 0x40 && group[0] == 0);
+    CHECK(group[128 + 33] == 0x81 && group[128 + 34] == 2 && group[128 + 35] == 2 && group[128 + 36] == 0);
+}
+
 int main(void) {
+    test_base8();
     test_split();
     test_join();
     test_bf16();

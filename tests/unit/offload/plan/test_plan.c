@@ -286,7 +286,7 @@ static void check_state_bytes(const struct plan_sample *s, const struct ox_plan 
         for (uint32_t k = 0; k < s->table.shards[i].chunk_count; k++) {
             const uint64_t groups = ox_shard_chunk(&s->table, i, k).count / OX_GROUP_ELEMS;
             unit += state_of(s, i, groups);
-            hi += generations * groups * OX_GROUP_ELEMS * 2;
+            hi += generations * ((groups * s->table.shards[i].hi_per_group + 4095) / 4096 * 4096);
         }
         state += generations * unit;
         const bool lo_there = s->in.model.precision->lo_travels && s->table.shards[i].homes.weights == OX_TIER_NVME;

@@ -58,8 +58,10 @@ static bool takes_from_host(const struct plan_sample *s, uint32_t unit_idx) {
 static uint64_t bytes_of_others(const struct plan_sample *s, uint32_t unit_idx) {
     const struct ox_shard *const shard = &s->table.shards[unit_idx];
     const bool lo = s->in.model.precision->lo_travels && shard->sizes.lo_per_group > 0;
-    const uint64_t elems = s->in.model.units[unit_idx].elem_count - shard->elem_count;
-    return takes_from_host(s, unit_idx) ? 0 : elems * (lo ? 4 : 2);
+    const uint64_t all = s->in.model.units[unit_idx].elem_count, own = shard->elem_count;
+    const uint64_t pages = (all / OX_GROUP_ELEMS * shard->hi_per_group + 4095) / 4096 -
+                           (own / OX_GROUP_ELEMS * shard->hi_per_group + 4095) / 4096; /* of hi */
+    return takes_from_host(s, unit_idx) ? 0 : pages * 4096 + (lo ? (all - own) * 2 : 0);
 }
 
 static bool uses(const struct ox_plan_stage *stage, uint32_t unit_idx) {

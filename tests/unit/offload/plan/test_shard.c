@@ -55,6 +55,34 @@ static void test_layout(void) {
     ox_shard_table_close(&table);
 }
 
+/* A narrow unit: hi of 2176 bytes a group in whole pages, so that chunks of several have no gaps between them. */
+static void test_narrow(void) {
+    enum { PAGE = 4096, LONG = 32 * GROUP };
+    static const uint64_t elems[UNITS] = {2 * LONG + 3 * GROUP, 2 * GROUP};
+    struct ox_shard_table table, slice;
+    struct ox_extent_spec extents[2 * CHUNKS];
+    open_table(&table);
+    CHECK(ox_shard_narrow(&table, 0, 2176) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "--chunk-elems 4096: weights in 8 bits (--base-dtype q8) need a multiple of 65536"));
+    REQUIRE_OK(ox_shard_narrow(&table, 1, 2176)); /* one chunk has all of it */
+    CHECK(ox_shard_hi_bytes(&table.shards[1], 2 * GROUP) == 2 * PAGE && !ox_shard_is_narrow(&table.shards[0]));
+    ox_shard_table_close(&table);
+    REQUIRE_OK(ox_shard_table_open(elems, UNITS, LONG, (struct ox_state_sizes){4096, 2080}, &table));
+    ox_shard_fix(&table, 0, 0);
+    REQUIRE_OK(ox_shard_narrow(&table, 0, 2176));
+    ox_shard_extents(&table, extents);
+    CHECK(extents[0].bytes == 17 * PAGE && extents[2].bytes == 17 * PAGE && extents[4].bytes == 2 * PAGE);
+    CHECK(extents[1].bytes == 0 && extents[6].bytes == 2 * PAGE);
+    CHECK(ox_shard_hi_offset(&table.shards[0], LONG) == 17 * PAGE);
+    CHECK(ox_shard_hi_bytes(&table.shards[0], elems[0]) == 36 * PAGE);
+    CHECK(ox_shard_extent_sums(&table).bytes == 36 * PAGE + 2 * PAGE + 4 * PAGE);
+    CHECK(ox_shard_unit_bytes_per_elem(&table.shards[0]) == 1.0625);
+    REQUIRE_OK(ox_shard_table_slice(&table, 2, 1, &slice));
+    CHECK(slice.shards[0].elem_count == 3 * GROUP && ox_shard_is_narrow(&slice.shards[0]));
+    ox_shard_table_close(&slice);
+    ox_shard_table_close(&table);
+}
+
 static const struct {
     uint32_t count, idx, unit_idx;
     uint64_t elem_first, elem_count;
@@ -252,6 +280,7 @@ int main(void) {
     test_slices_are_the_whole();
     test_deal();
     test_layout();
+    test_narrow();
     test_choose_chunk();
     return test_end();
 }

@@ -33,6 +33,7 @@ static void make_sample(struct sample *s) {
     for (int i = 0; i < UNITS; i++) {
         s->shards[i].sizes = s->table.sizes;
         s->shards[i].chunk_elems = s->table.chunk_elems;
+        s->shards[i].hi_per_group = 2 * GROUP;
     }
     s->in.table = &s->table;
     s->in.model = (struct ox_plan_model){.micro_batches = 2, .precision = ox_precision_of(OX_COMPUTE_FP32, true),
@@ -85,6 +86,19 @@ static void test_state(void) {
     CHECK(ox_proof_stored_state_bytes(&s.in, 0) == 3 * 4096 + 5 * 4096); /* chunks of 2, 2 and 1 groups */
 }
 
+/* A narrow unit: bytes of its groups in whole pages, no lo beside them, and a cast where compute reads hi of others. */
+static void test_narrow(void) {
+    struct sample s;
+    make_sample(&s);
+    CHECK(ox_proof_hi_bytes(&s.in, 0, 5 * GROUP) == 5 * 4096 && !ox_proof_is_narrow(&s.in, 0));
+    s.shards[0].hi_per_group = 2176;
+    CHECK(ox_proof_hi_bytes(&s.in, 0, 5 * GROUP) == 3 * 4096 && ox_proof_is_narrow(&s.in, 0)); /* 10880 */
+    s.in.model.precision = ox_precision_of(OX_COMPUTE_BF16, false);
+    CHECK(ox_proof_cast_bytes(&s.in, 0) == 2 && ox_proof_cast_bytes(&s.in, 1) == 0);
+    s.in.model.precision = ox_precision_of(OX_COMPUTE_BF16, true);
+    CHECK(ox_proof_cast_bytes(&s.in, 0) == 4 && ox_proof_cast_bytes(&s.in, 1) == 4);
+}
+
 static void test_gradients(void) {
     struct sample s;
     make_sample(&s);
@@ -127,6 +141,7 @@ int main(void) {
     test_planes();
     test_parts();
     test_state();
+    test_narrow();
     test_gradients();
     test_chunks();
     test_refusal();
