@@ -57,8 +57,9 @@ static void close_played(struct played *played) {
 static enum ox_status open_played(const struct ox_predict_input *input, struct played *out) {
     const struct ox_rank_group pipe = ox_plan_group(&ox_engine_plan_at(input->plan, input->rank)->input, OX_AXIS_PIPE);
     enum ox_status status = OX_OK;
-    *out = (struct played){.input = input, .count = pipe.count, .own = pipe.idx};
-    for (uint32_t i = 0; i < pipe.count && status == OX_OK; i++) {
+    const bool one = input->plan->others == NULL; /* of a plan that was refused there is that of the first rank */
+    *out = (struct played){.input = input, .count = one ? 1 : pipe.count, .own = one ? 0 : pipe.idx};
+    for (uint32_t i = 0; i < out->count && status == OX_OK; i++) {
         out->plans[i] = ox_engine_plan_at(input->plan, ox_rank_group_member(&pipe, i));
         status = ox_sim_open(most_tasks(out->plans[i]), &out->sims[i]);
     }

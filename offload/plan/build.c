@@ -326,26 +326,6 @@ static void writes_on(struct ox_task *task, uint32_t buf_idx, enum ox_use_role r
     (task->phase == 0 ? ox_build_writes : ox_build_updates)(task, buf_idx, role);
 }
 
-/* Behind a phase that is not the last: what it leaves for those of other ranks goes there. */
-static void cross(struct ox_builder *b, const struct visit *visit, uint32_t mb_idx, enum ox_plan_pass_kind pass,
-                  uint32_t phase, uint32_t room) {
-    const struct ox_plan_pass *const of = ox_plan_stage_pass(visit->stage, pass);
-    if (phase == of->cut_count) {
-        return;
-    }
-    const struct ox_plan_cut *const cut = &of->cuts[phase];
-    const uint32_t at = cut->role == OX_USE_KEPT ? *ox_build_act_slot(b, b->scratch->kept, visit->stage_idx, mb_idx)
-                                                 : room;
-    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_MOVE, visit->stage_idx, mb_idx);
-    task->lane = OX_LANE_LINK;
-    task->move = OX_MOVE_ROWS;
-    task->axis = cut->axis;
-    task->phase = (uint8_t)phase;
-    task->pass = (uint8_t)pass;
-    ox_build_updates(task, at, OX_USE_TARGET);
-    ox_build_count_peers(b, task);
-}
-
 /* A block's uses of its weights, cast or as planes, and of the rest. */
 static void use_block(struct ox_builder *b, struct ox_task *task, const struct visit *visit,
                       const struct block_pass *pass, uint32_t x) {
@@ -399,7 +379,7 @@ static void forward_phase(struct ox_builder *b, const struct visit *visit, const
         writes_on(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
     }
     ox_build_routes_leave(task, pass->routes, visit->mb_first);
-    cross(b, visit, mb_idx, keeps ? OX_PLAN_FORWARD_KEPT : OX_PLAN_FORWARD, phase, pass->room);
+    ox_build_cross(b, visit->stage_idx, mb_idx, keeps ? OX_PLAN_FORWARD_KEPT : OX_PLAN_FORWARD, phase, pass->room);
 }
 
 static void run_forward(struct ox_builder *b, const struct visit *visit) {
@@ -523,7 +503,7 @@ static void head_phase(struct ox_builder *b, const struct visit *visit, uint32_t
         writes_on(task, s->dx[mb_idx], OX_USE_DX);
         add_grads(b, visit, task);
     }
-    cross(b, visit, mb_idx, b->train ? OX_PLAN_BACKWARD : OX_PLAN_FORWARD, phase, room);
+    ox_build_cross(b, visit->stage_idx, mb_idx, b->train ? OX_PLAN_BACKWARD : OX_PLAN_FORWARD, phase, room);
 }
 
 static void run_head(struct ox_builder *b, const struct visit *visit) {
@@ -574,7 +554,7 @@ static void backward_phase(struct ox_builder *b, const struct visit *visit, cons
     if (keeps) {
         ox_build_updates(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
     }
-    cross(b, visit, mb_idx, keeps ? OX_PLAN_BACKWARD_KEPT : OX_PLAN_BACKWARD, phase, pass->room);
+    ox_build_cross(b, visit->stage_idx, mb_idx, keeps ? OX_PLAN_BACKWARD_KEPT : OX_PLAN_BACKWARD, phase, pass->room);
 }
 
 static void run_backward(struct ox_builder *b, const struct visit *visit) {

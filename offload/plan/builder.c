@@ -148,6 +148,24 @@ void ox_build_gather_totals(struct ox_builder *b, enum ox_axis axis) {
     ox_build_count_peers(b, task);
 }
 
+void ox_build_cross(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, enum ox_plan_pass_kind pass,
+                    uint32_t phase, uint32_t room) {
+    const struct ox_plan_pass *const of = ox_plan_stage_pass(ox_build_stage(b, stage_idx), pass);
+    if (phase == of->cut_count) {
+        return;
+    }
+    const struct ox_plan_cut *const cut = &of->cuts[phase];
+    const uint32_t at = cut->role == OX_USE_KEPT ? *ox_build_act_slot(b, b->scratch->kept, stage_idx, mb_idx) : room;
+    struct ox_task *const task = ox_build_stage_task(b, OX_TASK_MOVE, stage_idx, mb_idx);
+    task->lane = OX_LANE_LINK;
+    task->move = OX_MOVE_ROWS;
+    task->axis = cut->axis;
+    task->phase = (uint8_t)phase;
+    task->pass = (uint8_t)pass;
+    ox_build_updates(task, at, OX_USE_TARGET);
+    ox_build_count_peers(b, task);
+}
+
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(b->plan, b->in, task);
     ox_build_count(b, task, OX_LINK_PEER_IN, ox_task_traffic(task), bytes.in);

@@ -59,7 +59,8 @@ static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx)
     return ox_plan_holds(b->in, unit_idx);
 }
 static inline bool ox_build_borrows(const struct ox_builder *b, uint32_t unit_idx) {
-    return !ox_build_holds(b, unit_idx) && ox_plan_borrower(b->in, unit_idx) == ox_plan_pipe_at(b->in);
+    return !ox_build_holds(b, unit_idx) && ox_plan_has_group(b->in, unit_idx) &&
+           ox_plan_borrower(b->in, unit_idx) == ox_plan_pipe_at(b->in);
 }
 static inline bool ox_build_has(const struct ox_builder *b, const struct ox_plan_stage *stage, uint32_t nth) {
     return ox_build_holds(b, stage->units[nth].unit_idx) || ox_build_borrows(b, stage->units[nth].unit_idx);
@@ -126,6 +127,10 @@ void ox_build_gather_losses(struct ox_builder *b, bool gives, bool of_stages);
 /* Gathers the total of the square sums of every unit from the ranks of the pipeline, or from those that divide groups
  * of features, each of which has those of the units that it holds. */
 void ox_build_gather_totals(struct ox_builder *b, enum ox_axis axis);
+/* Behind a phase that is not the pass's last: what it leaves for those of other ranks goes there. `room`: the pass's
+ * scratch. */
+void ox_build_cross(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, enum ox_plan_pass_kind pass,
+                    uint32_t phase, uint32_t room);
 /* Counts what a task takes from other ranks and gives to them, after unit or gradient was filled in. */
 void ox_build_count_peers(struct ox_builder *b, struct ox_task *task);
 /* Counts bytes as traffic of a link. With unified memory copies between host and device do not count. */

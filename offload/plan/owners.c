@@ -232,10 +232,15 @@ static bool has_runs(const struct ox_plan_model *model, const struct ox_plan_ran
     return in_turn && runs == ranks->pipe * chunks;
 }
 
+/* How many ranks divide the micro-batches. */
+static uint32_t of_data(const struct ox_plan_ranks *ranks) {
+    return ranks->count / ranks->pipe / (ranks->tensors > 0 ? ranks->tensors : 1);
+}
+
 /* Whether the ranks of a coordinate have as many micro-batches each, so that they meet as often. */
 static bool has_even_work(const struct ox_plan_ranks *ranks) {
     struct ox_sums sums = {.micro_batches = ranks->micro_batches, .groups = ranks->sum_groups,
-                           .ranks = ranks->count / ranks->pipe};
+                           .ranks = of_data(ranks)};
     bool even = ranks->micro_batches % sums.ranks == 0;
     for (sums.rank = 0; sums.rank < sums.ranks && sums.ranks > 1 && even; sums.rank++) {
         even = ox_sums_count(&sums) == ranks->micro_batches / sums.ranks;
@@ -257,8 +262,7 @@ static enum ox_status check_schedule(const struct ox_plan_model *model, const st
     if (!has_even_work(ranks)) {
         return ox_fail(OX_E_CONFIG, "--pipeline-schedule %s: %u micro-batches in %u sum groups do not divide evenly "
                        "among %u ranks, which gather weights for each of them; use vertical, or give a multiple of %u "
-                       "of both", name, ranks->micro_batches, ranks->sum_groups, ranks->count / ranks->pipe,
-                       ranks->count / ranks->pipe);
+                       "of both", name, ranks->micro_batches, ranks->sum_groups, of_data(ranks), of_data(ranks));
     }
     if (placement->tiles > 1) {
         return ox_fail(OX_E_CONFIG, "--tiles %u: with --pipeline-schedule %s micro-batches do not pass the stages in "

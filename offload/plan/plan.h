@@ -534,6 +534,11 @@ static inline uint32_t ox_plan_row_groups(const struct ox_plan_input *input) {
 static inline uint32_t ox_plan_own_row_groups(const struct ox_plan_input *input) {
     return ox_plan_row_groups(input) / ox_plan_contexts(input);
 }
+/* Whether a unit of the rank's stages is one of its groups of features, or of none. */
+static inline bool ox_plan_has_group(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t owner = ox_plan_tensor_owner(&input->ranks, unit_idx);
+    return owner == OX_NONE || owner == ox_plan_tensor_at(input);
+}
 /* Whether the rank holds the unit, and whether it computes the stage, with those of its units that it holds. A unit
  * that others hold has no buffer, gradient or task in the plan. */
 static inline bool ox_plan_holds(const struct ox_plan_input *input, uint32_t unit_idx) {

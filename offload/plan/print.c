@@ -233,7 +233,11 @@ static void print_stages(FILE *out, const struct ox_plan_input *input, uint32_t 
 
 /* Prints how a pipeline divides the stages. */
 static void print_pipe(FILE *out, const struct ox_plan_input *input) {
-    const uint32_t pipe = ox_plan_pipe(input), of_data = ox_plan_data_ranks(input);
+    const uint32_t pipe = ox_plan_pipe(input), of_data = ox_plan_data_ranks(input), tensors = ox_plan_tensors(input);
+    if (tensors > 1) {
+        fprintf(out, "\ngroups of features: %u over %u ranks, of which each has %u of every layer",
+                input->ranks.tensor_groups, tensors, input->ranks.tensor_groups / tensors);
+    }
     if (pipe == 1) {
         return;
     }

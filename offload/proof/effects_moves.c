@@ -145,7 +145,7 @@ static void lend(struct effects *e, uint32_t unit_idx) {
         ox_effects_reject(e, "moves what is not on loan, or twice, or the other way");
         return;
     }
-    if (e->task->peer != other * ox_proof_ranks(e->in) + ox_proof_rank_of(e->in)) {
+    if (e->task->peer != ox_proof_rank_at(e->in, other)) {
         ox_effects_reject(e, "goes to another rank than that which waits for it");
     }
     const struct ox_content content = is_gradient ? ox_content_own_sum(e, grad_idx)

@@ -63,12 +63,14 @@ static inline uint32_t ox_proof_tensor_of(const struct ox_plan_input *input, uin
 static inline bool ox_proof_is_of_group(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_tensors(input) > 1 && input->ranks.group_of[unit_idx] != OX_NONE;
 }
+static inline bool ox_proof_has_group(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
+    return !ox_proof_is_of_group(input, unit_idx) ||
+           input->ranks.group_of[unit_idx] * ox_proof_tensors(input) / input->ranks.tensor_groups ==
+               ox_proof_tensor_of(input, rank_idx);
+}
 static inline bool ox_proof_rank_holds(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
-    const uint32_t tensors = ox_proof_tensors(input);
     return ox_proof_owner(input, unit_idx) == ox_proof_pipe_of(input, rank_idx) &&
-           (!ox_proof_is_of_group(input, unit_idx) ||
-            input->ranks.group_of[unit_idx] * tensors / input->ranks.tensor_groups ==
-                ox_proof_tensor_of(input, rank_idx));
+           ox_proof_has_group(input, rank_idx, unit_idx);
 }
 static inline bool ox_proof_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_rank_holds(input, input->ranks.idx, unit_idx);
@@ -88,7 +90,8 @@ static inline uint32_t ox_proof_borrower(const struct ox_plan_input *input, uint
     return has && ox_proof_owner(input, unit_idx) != at ? at : OX_NONE;
 }
 static inline bool ox_proof_borrows(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_borrower(input, unit_idx) == input->ranks.idx / ox_proof_ranks(input);
+    return ox_proof_borrower(input, unit_idx) == ox_proof_pipe_of(input, input->ranks.idx) &&
+           ox_proof_has_group(input, input->ranks.idx, unit_idx);
 }
 /* Whether it computes with the unit where its stage does. */
 static inline bool ox_proof_has(const struct ox_plan_input *input, uint32_t unit_idx) {

@@ -213,7 +213,7 @@ static double sum_bytes(const struct pricing *p) {
     uint64_t elems = 0;
     for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
         const uint32_t grad_idx = stage->units[nth].grad_idx;
-        const bool has = grad_idx != OX_NONE && ox_plan_holds(p->setup->input, stage->units[nth].unit_idx);
+        const bool has = grad_idx != OX_NONE && ox_plan_has_group(p->setup->input, stage->units[nth].unit_idx);
         elems += has ? p->setup->input->model.grads[grad_idx].elem_count : 0;
     }
     return (double)elems * sizeof(float);
@@ -788,8 +788,7 @@ double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *
     OX_ASSERT(count <= OX_SIM_PIPE_MAX);
     for (uint32_t i = 0; i < count; i++) {
         make_basis(&setups[i], plans[i]->kind, &bases[i]);
-        lists[i] = (struct ox_sim_list){
-            .plan = plans[i], .limits = bases[i].limits, .work = work_of, .context = &bases[i]};
+        lists[i] = (struct ox_sim_list){plans[i], bases[i].limits, work_of, &bases[i]};
     }
     return ox_sim_play_pipe(sims, lists, count, setups[0].input->ranks.count / count, out);
 }

@@ -40,11 +40,10 @@ static const struct ox_plan_stage *stage_of(const struct issue *is) {
     return &is->rank->plan->input.model.stages[is->task->stage_idx];
 }
 
-/* Planes of `unit_idx` in the nth use of weights; lo lies behind hi, or at the front of the state. NULL: of a unit that
- * other ranks hold. */
+/* Planes of `unit_idx` in the nth use of weights, if any; lo lies behind hi, or at the front of the state. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, uint32_t nth) {
     const uint16_t *const hi = nth_view_if(is, OX_USE_WEIGHTS, nth);
-    OX_ASSERT(hi != NULL || !ox_plan_holds(&is->rank->plan->input, unit_idx));
+    OX_ASSERT(hi != NULL || !ox_plan_has_group(&is->rank->plan->input, unit_idx));
     if (hi == NULL || !ox_rank_rules(is->rank, unit_idx)->lo_travels) {
         return (struct ox_planes){.hi = hi};
     }
@@ -255,7 +254,7 @@ static struct ox_stage_weights weights(const struct issue *is) {
         out.weights[nth] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
         out.grads[nth] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
         OX_ASSERT(out.weights[nth] != NULL ||
-                  !ox_plan_holds(&is->rank->plan->input, stage_of(is)->units[nth].unit_idx));
+                  !ox_plan_has_group(&is->rank->plan->input, stage_of(is)->units[nth].unit_idx));
     }
     return out;
 }
