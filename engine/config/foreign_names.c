@@ -21,8 +21,12 @@ static const char streamed[] = "does not exist: state is streamed without a conf
 static const char use_ranks[] = "use --ranks N, or --ranks auto; CUDA_VISIBLE_DEVICES chooses among GPUs";
 static const char use_sharding[] = "use --sharding NAME";
 static const char not_divided[] = "does not exist: ranks divide the micro-batches of a step (--ranks) and the state "
-                                  "(--sharding), the layers (--pipeline-parallel-size) or the rows of sequences "
-                                  "(--context-parallel-size), never a tensor; leave it out";
+                                  "(--sharding), the layers (--pipeline-parallel-size), the rows of sequences "
+                                  "(--context-parallel-size) or heads, columns and vocabulary "
+                                  "(--tensor-parallel-size); leave it out";
+static const char use_tensors[] = "use --tensor-parallel-size N";
+static const char all_rows[] = "does not exist: each rank of --tensor-parallel-size has the activations of all rows "
+                               "between its products; leave it out";
 static const char use_pipeline[] = "use --pipeline-parallel-size N; layers are dealt to the ranks by their work";
 static const char use_chunks[] = "use --pipeline-schedule interleaved with --virtual-pipeline-size N, the runs of "
                                  "layers of each rank";
@@ -260,10 +264,12 @@ const struct ox_foreign ox_foreign_names[] = {
     {"pp-size *pipeline*parallel-size megatron-lm-pp-degree", NULL, use_pipeline, ANY},
     {"pipeline-dtype pipeline-model-parallel-comm* deallocate-pipeline* microbatch-group-size* *-pipeline-num-layers "
      "account-for-*-in-pipeline-split", NULL, not_needed, ANY},
-    {"*tensor*parallel* *sequence*parallel* hierarchical-context-parallel* hybrid-context-parallel* "
+    {"tp-size *tensor*parallel*size megatron-lm-tp-degree", NULL, use_tensors, ANY},
+    {"*sequence*parallel*", NULL, all_rows, ANY},
+    {"*tensor*parallel* hierarchical-context-parallel* hybrid-context-parallel* "
      "parallelism-config* use-parallelism-config", NULL, not_divided, ANY},
     {"expert-*", NULL, no_experts, ANY},
-    {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride tp-size sp-size", NULL,
+    {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride sp-size", NULL,
      not_divided, ANY},
     {"ep-size", NULL, no_experts, ANY},
     {"device", NULL, "computes on the CPU alone; leave it out", OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_INSPECT},

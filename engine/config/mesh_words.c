@@ -21,7 +21,8 @@ static const struct axis {
     {"dp", "data", true, offsetof(struct ox_mesh_sizes, data)},
     {"pp", "pipe", true, offsetof(struct ox_mesh_sizes, pipe)},
     {"cp", "context", true, offsetof(struct ox_mesh_sizes, context)},
-    {"tp", "tensor", false, 0}, {"ep", "expert", false, 0},
+    {"tp", "tensor", true, offsetof(struct ox_mesh_sizes, tensor)},
+    {"ep", "expert", false, 0},
 };
 enum { AXES = sizeof axes / sizeof *axes };
 
@@ -33,7 +34,7 @@ static enum ox_status find_axis(const char *word, const struct axis **out) {
             *out = &axes[i];
             return axes[i].exists ? OX_OK
                                   : ox_fail(OX_E_CONFIG, "--mesh %s=...: %s parallelism does not exist here; use dp, "
-                                            "pp and cp, as in --mesh dp=2,pp=4", word, axes[i].long_name);
+                                            "pp, cp and tp, as in --mesh dp=2,pp=4", word, axes[i].long_name);
         }
         const unsigned by_short = ox_name_distance(word, axes[i].name);
         const unsigned by_long = ox_name_distance(word, axes[i].long_name);
@@ -44,7 +45,7 @@ static enum ox_status find_axis(const char *word, const struct axis **out) {
         }
     }
     return ox_fail(OX_E_CONFIG, "--mesh %s=...: there is no such axis; did you mean %s? Axes are dp (data), pp "
-                   "(pipe) and cp (context)", word, name);
+                   "(pipe), cp (context) and tp (tensor)", word, name);
 }
 
 /* Reads "dp=2" and sets the axis. */
@@ -104,6 +105,7 @@ enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_s
     }
     OX_TRY(join("data-parallel-size", "dp", said->data_parallel_size, &out->data));
     OX_TRY(join("context-parallel-size", "cp", said->context_parallel_size, &out->context));
+    OX_TRY(join("tensor-parallel-size", "tp", said->tensor_parallel_size, &out->tensor));
     return join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe);
 }
 
@@ -112,7 +114,8 @@ static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *
     const struct {
         const char *option;
         uint32_t size;
-    } words[] = {{"data", sizes->data}, {"pipeline", sizes->pipe}, {"context", sizes->context}};
+    } words[] = {{"data", sizes->data}, {"pipeline", sizes->pipe}, {"context", sizes->context},
+                 {"tensor", sizes->tensor}};
     int used = 0;
     if (said->mesh[0] != '\0' && strcmp(said->mesh, "auto") != 0) {
         snprintf(text, SAID_BYTES, "--mesh %.*s", SAID_BYTES - 8, said->mesh);
@@ -128,7 +131,8 @@ static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *
 
 /* How many ranks the sizes that are known make. */
 static uint64_t made_of(const struct ox_mesh_sizes *sizes) {
-    return ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1) * ox_max_u64(sizes->context, 1);
+    return ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1) * ox_max_u64(sizes->context, 1) *
+           ox_max_u64(sizes->tensor, 1);
 }
 
 static enum ox_status check_product(const struct ox_config_ranks *said, const struct ox_mesh_sizes *sizes,
@@ -148,7 +152,7 @@ static enum ox_status check_product(const struct ox_config_ranks *said, const st
 enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes, struct ox_mesh_sizes *sizes,
                                 uint32_t *ranks) {
     *ranks = 0;
-    if (sizes->data == 0 && sizes->pipe == 0 && sizes->context == 0) {
+    if (sizes->data == 0 && sizes->pipe == 0 && sizes->context == 0 && sizes->tensor == 0) {
         return OX_OK;
     }
     if (strcmp(said->count, "auto") == 0 && !sizes->chosen) {
@@ -165,8 +169,9 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
         sizes->pipe = 1; /* an axis that is left out; data takes what remains */
     }
     OX_TRY(check_product(said, sizes, all));
-    sizes->context = (uint32_t)ox_max_u64(sizes->context, 1); /* the planner does not choose it */
-    const uint32_t left = (uint32_t)(all / sizes->context); /* for the others */
+    sizes->context = (uint32_t)ox_max_u64(sizes->context, 1); /* the planner does not choose these */
+    sizes->tensor = (uint32_t)ox_max_u64(sizes->tensor, 1);
+    const uint32_t left = (uint32_t)(all / sizes->context / sizes->tensor); /* for the others */
     sizes->data = sizes->data != 0 ? sizes->data : left / (uint32_t)ox_max_u64(sizes->pipe, 1);
     sizes->pipe = sizes->pipe != 0 ? sizes->pipe : left / sizes->data;
     *ranks = (uint32_t)all;

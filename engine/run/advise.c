@@ -52,7 +52,8 @@ static bool add_drive(struct variant *v) {
 static bool double_ranks(struct ox_engine_config *config) {
     config->ranks = 2 * (uint32_t)ox_max_u64(1, config->ranks);
     config->copies *= config->copies > 1 ? 2 : 1;
-    config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks / ox_max_u64(config->pipe, 1));
+    config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks / ox_max_u64(config->pipe, 1) /
+                                                                   ox_max_u64(config->tensors, 1));
     return config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX && config->ranks <= config->micro_batches;
 }
 
@@ -80,7 +81,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
     case OX_ADVICE_ONE_RANK:
         v->config.ranks = v->config.ranks > 1 ? 1 : 0;
         v->config.copies = 0;
-        v->config.pipe = v->config.contexts = 1;
+        v->config.pipe = v->config.contexts = v->config.tensors = 1;
         v->config.store_ranks = 0;
         return v->config.ranks == 1;
     case OX_ADVICE_LIBRARY:

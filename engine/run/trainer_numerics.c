@@ -125,7 +125,8 @@ static uint64_t exchange_hash(const struct ox_engine_config *e, uint64_t hash) {
         return ox_hash64("library sums", strlen("library sums"), hash);
     }
     if (e->exchange != OX_EXCHANGE_FP32 && e->ranks > 1) { /* each sum that travels is rounded: their number counts */
-        const uint64_t narrow[] = {hash, e->exchange, e->ranks / e->pipe, e->copies};
+        const uint64_t narrow[] = {hash, e->exchange,
+                                   e->ranks / e->pipe / ox_max_u64(e->tensors, 1), e->copies};
         return ox_hash_seed(narrow, sizeof narrow / sizeof *narrow);
     }
     return hash;
@@ -282,6 +283,37 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     }
     *given = groups;
     return check_context_tree(trainer, groups, of_batch, sum_groups);
+}
+
+/* ---- ranks that divide groups of features ---- */
+
+/* What does not exist with such ranks, in words of options; NULL: all of the run does. */
+static const char *not_over_tensors(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    return engine->device == OX_DEVICE_CUDA                   ? "--device cuda"
+           : strcmp(trainer->config.ranks.mesh, "auto") == 0  ? "--mesh auto"
+           : trainer->config.memory.nvme_count > 0            ? "--nvme" : NULL;
+}
+
+enum ox_status ox_trainer_check_tensors(const struct ox_trainer *trainer) {
+    const uint32_t tensors = trainer->engine_config.tensors;
+    const uint32_t groups = ox_model_groups(&trainer->engine_config.model->config);
+    if (tensors == 1) {
+        return OX_OK;
+    }
+    const char *const other = not_over_tensors(trainer);
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "--tensor-parallel-size %u: does not exist with %s yet; leave one of them out",
+                       tensors, other);
+    }
+    if (groups % tensors != 0) {
+        return ox_fail(OX_E_CONFIG, "--tensor-groups %u: --tensor-parallel-size %u needs %s for each rank; for a new "
+                       "run give %u", groups, tensors, groups < tensors ? "a group" : "as many groups",
+                       (uint32_t)ox_align_up(groups, tensors));
+    }
+    return is_power(groups / tensors)
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--tensor-parallel-size %u: each rank would add %u groups, which is no "
+                                 "power of two; use %u", tensors, groups / tensors, groups);
 }
 
 /* ---- Muon ---- */

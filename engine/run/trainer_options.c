@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
+#include "engine/config/mesh_words.h"
 #include "engine/data/files.h"
 
 #include <inttypes.h>
@@ -182,11 +183,16 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     if (!whole && (*end != '\0' || end == text || text[0] == '-' || count == 0)) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit: '%s' is neither auto nor all nor a number of experts", text);
     }
-    if (config->train.tensor_groups == 0) {
-        config->train.tensor_groups = ox_max_u64(recorded.tensor_groups, 1);
+    struct ox_mesh_sizes sizes;
+    OX_TRY(ox_mesh_read(&config->ranks, &sizes));
+    const bool by_ranks = config->train.tensor_groups == 0 && recorded.tensor_groups == 0 && sizes.tensor > 1;
+    if (config->train.tensor_groups == 0) { /* a resumed run keeps them */
+        config->train.tensor_groups = by_ranks ? sizes.tensor : ox_max_u64(recorded.tensor_groups, 1);
     }
-    return ox_hf_regroup(trainer->folder, whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX),
-                         (uint32_t)config->train.tensor_groups);
+    const enum ox_status status = ox_hf_regroup(trainer->folder, whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX),
+                                                (uint32_t)config->train.tensor_groups);
+    return status == OX_OK || !by_ranks ? status
+                                        : ox_fail_in(status, "--tensor-parallel-size %" PRIu32, sizes.tensor);
 }
 
 enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer) {

@@ -124,9 +124,10 @@ static enum ox_status check_reduction(const struct ox_trainer *trainer, uint32_t
     if (config->ranks.reduction != OX_REDUCTION_LIBRARY || ranks == 1 || trainer->input.eval_alone) {
         return OX_OK;
     }
-    if (trainer->engine_config.pipe > 1) {
-        return ox_fail(OX_E_CONFIG, "--reduction library: adds over all ranks at once, and those of a pipeline have "
-                       "other layers; use --reduction fixed");
+    if (trainer->engine_config.pipe > 1 || trainer->engine_config.tensors > 1) {
+        return ox_fail(OX_E_CONFIG, "--reduction library: adds over all ranks at once, and those of %s have other "
+                       "weights; use --reduction fixed", trainer->engine_config.pipe > 1
+                       ? "a pipeline" : "--tensor-parallel-size");
     }
     if (trainer->engine_config.device == OX_DEVICE_CPU && trainer->team == NULL) {
         return ox_fail(OX_E_CONFIG, "--reduction library: ranks of one process on the CPU have no library that adds; "
@@ -298,22 +299,29 @@ static enum ox_pipe_schedule schedule_of(const struct ox_config *config) {
                ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(config->ranks.pipeline_schedule - 1);
 }
 
+/* Ranks that have the same micro-batches, whatever rows of them. */
+static uint32_t apart(const struct ox_engine_config *engine) {
+    return engine->pipe * engine->tensors;
+}
+
 /* Sets the mesh, where options say one, and records it; *ranks: how many ranks it has, 0: as --ranks says. */
 static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_mesh_sizes sizes;
-    engine->pipe = engine->contexts = 1;
+    engine->pipe = engine->contexts = engine->tensors = 1;
     engine->schedule = schedule_of(config);
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
     engine->pipe = (uint32_t)ox_max_u64(sizes.pipe, 1);
     engine->contexts = (uint32_t)ox_max_u64(sizes.context, 1);
+    engine->tensors = (uint32_t)ox_max_u64(sizes.tensor, 1);
     if (*ranks > 0) {
         snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
         config->ranks.pipeline_parallel_size = engine->pipe;
         config->ranks.context_parallel_size = engine->contexts;
+        config->ranks.tensor_parallel_size = engine->tensors;
     }
     return OX_OK;
 }
@@ -347,8 +355,9 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
            : here ? (uint32_t)ox_min_u64(ox_min_u64(devices, OX_RANKS_MAX), most) : 1;
     engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
     OX_THEN(status, check_count(trainer, *out, devices));
-    const uint32_t of_data = *out / engine->pipe;
+    const uint32_t of_data = *out / apart(engine);
     OX_THEN(status, check_pipe(trainer, *out));
+    OX_THEN(status, ox_trainer_check_tensors(trainer));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
     OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
                                                   groups_of(trainer, of_data / engine->contexts)));
@@ -378,7 +387,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     const bool library = config->ranks.reduction == OX_REDUCTION_LIBRARY && !trainer->input.eval_alone;
     if (config->train.sum_groups == 0 && !trainer->input.eval_alone && !library) {
         const uint64_t groups = recorded.sum_groups;
-        const uint64_t of_one = (uint64_t)engine->pipe * engine->contexts;
+        const uint64_t of_one = (uint64_t)apart(engine) * engine->contexts;
         const bool enough = strcmp(config->ranks.count, "auto") == 0 ? groups > 1 : any_mesh(trainer)
                                 ? groups > 0 : strtoull(config->ranks.count, NULL, 10) / of_one <= groups;
         config->train.sum_groups = enough && groups <= engine->micro_batches ? groups : 0;
@@ -393,7 +402,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->train.context_groups = recorded.context_groups; /* a resumed run keeps these too */
     }
     OX_THEN(status, pick_count(trainer, of_mesh, &engine->ranks));
-    const uint32_t of_data = engine->ranks / engine->pipe, of_batch = of_data / engine->contexts;
+    const uint32_t of_data = engine->ranks / apart(engine), of_batch = of_data / engine->contexts;
     engine->sum_groups = groups_of(trainer, of_batch);
     if (trainer->input.eval_alone) {
         const uint64_t configured = config->train.gradient_accumulation_steps;
@@ -700,7 +709,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.train.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
-    const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > engine->pipe;
+    const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > apart(engine);
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
     OX_THEN(status, choose ? ox_trainer_choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */

@@ -1,5 +1,5 @@
-/* Ranks that divide groups of features: they have the bits of one rank with as many groups, wherever planes live, whatever
- * other ranks divide, and hold no more than their groups. */
+/* Ranks that divide groups of features: they have the bits of one rank with as many groups, wherever planes live and
+ * whatever other ranks divide. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 

@@ -1,0 +1,161 @@
+/* One training whose features are cut into groups, divided among ranks in many ways, as threads and as processes:
+ * losses, norms, rates and the final files are the same bytes as those of one rank, also where a run goes on with other
+ * ranks; what a plan says of them; what is refused. */
+#include "tests/kit/run/sys_mpi.h"
+#include "tests/kit/run/ranks.inc"
+
+#include <jansson.h>
+#include <unistd.h>
+
+enum { QUICK = 3, HANG_SECONDS = 300 };
+
+static const struct mesh {
+    unsigned processes; /* 0: threads */
+    const char *words;
+} meshes[] = {
+    {0, "--tensor-parallel-size 2"},
+    {2, "--tensor-parallel-size 2"},
+    {0, "--mesh dp=2,tp=2"},
+    {0, "--mesh tp=2,pp=2"},
+    {2, "--mesh dp=2,tp=2 --sharding zero2"},
+    {0, "--ranks 8 --mesh tp=2 --sharding hybrid_shard --shard-size 2"},
+    {0, "--mesh dp=2,tp=2 --sharding no_shard"},
+    {2, "--mesh tp=2,pp=2 --pipeline-schedule gpipe"},
+    {0, "--mesh dp=3,tp=2 --sharding shard_grad_op --kept-blocks 2"},
+};
+enum { MESHES = sizeof meshes / sizeof *meshes };
+static const struct family tensors_families[] = {
+    {"llama in fp32", "llama", "--dtype fp32"},
+    {"gpt2 in bf16, documents packed", "gpt2", "--dtype bf16 --grad-dtype bf16 --packing pack"},
+    {"llama in fp16, with steps that overflow", "llama",
+     "--dtype fp16 --initial-scale-power 26 --loss-scale-window 9"},
+    {"a head of its own, with noise and smoothing", "untied",
+     "--dtype fp32 --neftune-noise-alpha 5 --label-smoothing-factor 0.1 --z-loss-coef 1e-3"}};
+enum { TENSORS_FAMILIES = sizeof tensors_families / sizeof *tensors_families };
+
+static void try_mesh(const struct family *family, const struct mesh *mesh, int place_idx,
+                     const struct result *expected) {
+    static struct sys_args launched;
+    const struct place *const place = &places[place_idx % IN_MEMORY_COUNT];
+    begin_ranks(family, 0, place->words);
+    sys_args_add(&args, "--tensor-groups 2");
+    sys_args_add(&args, mesh->words);
+    if (mesh->processes > 0) {
+        alarm(HANG_SECONDS);
+        sys_mpi_begin(&launched, mesh->processes, &args, SYS_MPI_END_OTHERS);
+        sys_run(&launched, &process);
+        alarm(0);
+    } else {
+        sys_run(&args, &process);
+    }
+    end_ranks(plain_pathf("%u processes, %s", mesh->processes, mesh->words), place, expected);
+}
+
+/* A run goes on from its checkpoints with other ranks; it keeps the groups of its beginning. */
+static void go_on(const struct family *family) {
+    static const char *const ranks[5] = {"--tensor-parallel-size 2", "--ranks 1", "--mesh dp=2,tp=2", "--mesh dp=2",
+                                         "--mesh tp=2,pp=2"};
+    struct result expected = run_one(family, plain_pathf("--max-steps 50 --tensor-groups 2 %s", constant_words));
+    for (int i = 0; i < 5; i++) {
+        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
+        sys_args_add(&args, ranks[i]);
+        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
+        sys_args_add(&args, constant_words);
+        sys_run_well(&args, &process);
+    }
+    compare("other ranks in turn", test_path("ranks"), &expected);
+    files_remove_folder(test_path("ranks"));
+    end_one(&expected);
+}
+
+/* What cannot be is refused by its words, with a way out. */
+static void check_refusals(void) {
+    static const char *const cases[][2] = {
+        {"--tensor-parallel-size 4", "--tensor-groups 4: 2 key/value heads cannot be divided by 4; use 1 or 2"},
+        {"--tensor-parallel-size 8", "--tensor-parallel-size 8: "},
+        {"--tensor-parallel-size 3", "4 attention heads cannot be divided by 3; use 1 or 2"},
+        {"--tensor-parallel-size 16", "at most 8; use 1 or 2"},
+        {"--tensor-model-parallel-size 2 --tensor-groups 1",
+         "--tensor-groups 1: --tensor-parallel-size 2 needs a group for each rank; for a new run give 2"},
+        {"--mesh tp=2 --lora-r 4", "adapters (--lora-r)"},
+        {"--mesh tp=2 --optimizer muon", "--optimizer muon updates whole matrices"},
+        {"--mesh cp=2,tp=2", "does not exist with --tensor-groups yet"},
+        {"--mesh auto --ranks 2 --tensor-parallel-size 2", "does not exist with --mesh auto yet"},
+        {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},
+        {"--mesh tp=2 --nvme .:32MiB", "--tensor-parallel-size 2: does not exist with --nvme yet"},
+        {"--tp-size 2", "use --tensor-parallel-size N"},
+        {"--sequence-parallel", "has the activations of all rows between its products"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        begin(&tensors_families[0], test_path("refused"), fresh);
+        sys_args_add(&args, "--max-steps 1 --eval-steps 0");
+        sys_args_add(&args, cases[i][0]);
+        sys_run(&args, &process);
+        if (process.outcome.exit_status == 0 || strstr(process.outcome.err, cases[i][1]) == NULL) {
+            printf("%s: ended with %d\n%s\n", cases[i][0], process.outcome.exit_status, process.outcome.err);
+            test_failure_count++;
+        }
+    }
+}
+
+/* Bytes of a plan for so many ranks: what a rank holds, and what its passes bring from others. */
+struct planned {
+    uint64_t held, crossing;
+};
+
+static void run_plan(const char *words, const char *format) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", sys_write_model("untied"));
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_add(&args, "--from-scratch --dtype fp32 --global-batch-size 2 --batch-size 2 --max-seq-length 16 "
+                        "--kept-blocks 0 --tensor-groups 2 --format");
+    sys_args_add(&args, format);
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+}
+
+static struct planned plan_of(const char *words) {
+    run_plan(words, "json");
+    json_t *const plan = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const of_peers = json_object_get(json_object_get(plan, "bytes_per_step"), "peer_in");
+    const struct planned planned = {
+        .held = (uint64_t)json_integer_value(json_object_get(json_object_get(plan, "peak_bytes"), "host")),
+        .crossing = (uint64_t)json_integer_value(json_object_get(of_peers, "activations"))};
+    CHECK(plan != NULL && planned.held > 0);
+    json_decref(plan);
+    return planned;
+}
+
+/* What crosses is what docs/ranks.md says: of R rows of h elements, with y = (t - 1) / t, 8 y R h bytes for each sum
+ * over groups and as many for the embedding, and 16 R (t - 1) for the statistics of the vocabulary. */
+static void check_plan(void) {
+    enum { ROWS = 32, HIDDEN = 32, BLOCKS = 3 };
+    const struct planned one = plan_of("--ranks 1"), two = plan_of("--tensor-parallel-size 2");
+    const uint64_t sum = 8 * ROWS * HIDDEN / 2; /* at t = 2 */
+    const uint64_t sums = 2 * BLOCKS + BLOCKS + 2 * BLOCKS + 1 + 1; /* forward, again, backward; head; embedding */
+    printf("a rank of one holds %llu bytes, of two %llu; %llu bytes cross\n", (unsigned long long)one.held,
+           (unsigned long long)two.held, (unsigned long long)two.crossing);
+    CHECK(one.crossing == 0 && two.crossing == sums * sum + 16 * ROWS);
+    CHECK(two.held < one.held);
+    run_plan("--tensor-parallel-size 2", "text");
+    CHECK(strstr(process.outcome.out, "groups of features: 2 over 2 ranks, of which each has 1 of every layer"));
+}
+
+int main(void) {
+    text_path = sys_write_text(40000);
+    all = test_deep();
+    check_refusals();
+    check_plan();
+    for (int f = 0; f < TENSORS_FAMILIES; f++) {
+        struct result expected = run_one(&tensors_families[f], plain_pathf("--tensor-groups 2 %s", cosine_words));
+        for (int i = 0; i < MESHES; i++) {
+            if (all || test_takes((unsigned)(i + f), QUICK)) {
+                try_mesh(&tensors_families[f], &meshes[i], i + f, &expected);
+            }
+        }
+        end_one(&expected);
+    }
+    go_on(&tensors_families[0]);
+    printf("%d runs have the bytes of one rank\n", run_count);
+    CHECK(run_count > 5);
+    return test_end();
+}
