@@ -255,6 +255,7 @@ static void *host_lane_main(void *context) {
     ox_range_name_thread(lane->base.label);
     pthread_mutex_lock(&lane->base.lock);
     for (;;) {
+        /* What was issued is done before the lane closes: others wait for those marks. */
         while (lane->done == lane->issued && !lane->closing) {
             pthread_cond_wait(&lane->work, &lane->base.lock);
         }
@@ -266,6 +267,8 @@ static void *host_lane_main(void *context) {
         struct ox_job_times times = {.seq = lane->done + 1};
         ox_lane_observer *const observer = lane->base.observer;
         void *const observer_context = lane->base.observer_context;
+        /* A job may take seconds, in which others issue and poll. The queue's place stays taken, as `done` has not
+         * moved. */
         pthread_mutex_unlock(&lane->base.lock);
 
         const enum ox_status status = run_job(lane, job, skip, &times);
@@ -274,6 +277,7 @@ static void *host_lane_main(void *context) {
         }
 
         pthread_mutex_lock(&lane->base.lock);
+        /* Only the first failure is kept: what follows it was skipped, or failed because of it. */
         if (status != OX_OK && lane->failed_seq == 0) {
             lane->failed_seq = times.seq;
             lane->failure = status;

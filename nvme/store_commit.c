@@ -73,6 +73,8 @@ static enum ox_status reaffirm_root(struct ox_store *store) {
     }
     const uint64_t wipe_end = ox_min_u64(store->seq_seen + 1, store->root->seq + OX_STORE_RING_LEN);
     enum ox_status status = OX_OK;
+    /* Rejected roots are wiped before ours is published: if the run dies between, recovery finds the same choice
+     * again. */
     memset(store->block, 0, sizeof *store->block);
     for (uint64_t seq = store->root->seq + 1; seq < wipe_end && status == OX_OK; seq++) {
         status = ring_write(store, seq);
@@ -80,6 +82,7 @@ static enum ox_status reaffirm_root(struct ox_store *store) {
     if ((store->seq_seen + 1 - store->root->seq) % OX_STORE_RING_LEN == 0) {
         store->seq_seen++; /* that ring slot holds our root */
     }
+    /* The same data under the next number, so that no older root is newer than it in any slot of the ring. */
     block_follow(store, store->root);
     store->block->session++;
     ox_store_block_seal(store->block);
@@ -123,6 +126,7 @@ static void collect(const struct ox_store *store, const unsigned char *regions, 
             }
         }
     }
+    /* Each drive has each root twice, so equal numbers are copies; of two that differ the later session counts. */
     qsort(out->roots, out->count, sizeof *out->roots, newest_first);
 }
 
@@ -160,6 +164,7 @@ static enum ox_status table_load(struct ox_store *store, const struct ox_store_r
 /* Reads and verifies the whole generation of store->root. */
 static enum ox_status generation_verify(struct ox_store *store) {
     void *buffer = NULL;
+    /* Read through the port that a run uses, which compares each extent with the table's checksum. */
     struct ox_store_port *port = NULL;
     if (posix_memalign(&buffer, OX_IO_ALIGN_BYTES, store->layout.extent_bytes_max) != 0) {
         return ox_fail(OX_E_NOMEM, "no memory to verify the store");
@@ -185,6 +190,7 @@ static enum ox_status root_try(struct ox_store *store, const struct candidates *
         return ox_fail(OX_E_CORRUPT, "root record %" PRIu64 " does not follow the one before it",
                        root->seq);
     }
+    /* Verification reads what store->root names; where it finds damage, the next root takes its place. */
     *store->root = *root;
     if (!root->committed) {
         return root->seq == all->roots[0]->seq
@@ -217,6 +223,8 @@ static void choice_log(const struct ox_store_root *root, bool newest, const char
 static enum ox_status choose_root(struct ox_store *store, const struct candidates *all, const char *path) {
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < all->count; i++) {
+        /* The newest first. An older one is taken only for data that are damaged, never for a drive that cannot be
+         * read now: it would silently lose a commit. */
         if (i > 0 && same_data(all->roots[i - 1], all->roots[i])) {
             continue; /* another copy of a rejected root */
         }
@@ -225,6 +233,8 @@ static enum ox_status choose_root(struct ox_store *store, const struct candidate
             choice_log(store->root, i == 0, path);
             return OX_OK;
         }
+        /* One generation: what the older roots name was overwritten by this very step, so that there is nothing to
+         * fall back to. */
         if (status == OX_E_CORRUPT && i == 0 && all->roots[i]->open != 0) {
             return ox_fail(status,
                            "%s: has one generation (--store-generations 1) and was being rewritten at step %" PRIu64
@@ -271,6 +281,7 @@ static const struct ox_store_root *older_root(struct ox_store *store, const stru
         if (root->seq >= now->seq || (root->committed && root->step >= now->step)) {
             continue; /* a copy of ours, or one that was withdrawn */
         }
+        /* The first that is older decides: it is the commit before ours. */
         const bool other = !root->committed || root->generation != now->generation;
         const bool usable = other && parent_fits(all, root) && (!root->committed || table_load(store, root) == OX_OK);
         return usable ? root : NULL;
@@ -292,6 +303,7 @@ static enum ox_status take_point(struct ox_store *store, const struct candidates
         return ox_fail(OX_E_CORRUPT, "%s: holds %s and cannot go back to %s; resume from a checkpoint", path, held,
                        asked);
     }
+    /* Verified whole: the withdrawn transaction, or a later one, may have begun to overwrite it. */
     *store->root = *older;
     const enum ox_status status = older->committed ? generation_verify(store) : OX_OK;
     if (status != OX_OK) {
@@ -332,6 +344,7 @@ enum ox_status ox_store_recover(struct ox_store *store, const unsigned char *reg
         list_points(store, &all, offer);
     }
     if (status == OX_OK) {
+        /* The newest number that was seen, taken or not: ours must be above those that were rejected. */
         store->seq_seen = all.roots[0]->seq;
         store->root_is_newest = false;
     }

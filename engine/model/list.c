@@ -486,6 +486,7 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
     const uint32_t gate_up = ox_activation_is_gated(c->act) ? 2 * c->width : c->width;
 
     uint32_t x = ox_list_begin(list, shape, unit);
+    /* Every step is there where the family has its tensor or says so in its configuration: no family is named here. */
     const uint32_t normed = norm_if_any(list, x, OX_ROLE_NORM1);
     const bool latent = c->latent.kv_rank != 0;
     uint32_t h = latent ? ox_list_latent(list, normed)
@@ -503,10 +504,13 @@ void ox_block_list(const struct ox_shape *shape, const struct ox_unit *unit, str
     h = ox_list_attend(list, h, unit->window);
     h = latent ? ox_list_latent_values(list, h) : h;
     h = ox_list_linear(list, h, OX_ROLE_OUT, latent ? c->heads * c->latent.value : q, c->hidden);
+    /* Before the residual is added, and so of the half alone, not of the sum. */
     h = norm_if_any(list, h, OX_ROLE_POST1);
     x = ox_list_add(list, x, h);
 
+    /* Halves side by side read the same norm; one after the other, the second reads what the first has added to. */
     h = c->parallel ? normed : norm_if_any(list, x, OX_ROLE_NORM2);
+    /* Experts that are units of their own: the block ends with the choice of experts, and the groups add to x. */
     if (has(list, OX_ROLE_ROUTER) && !has(list, OX_ROLE_EXPERT_DOWN)) {
         list->out = ox_list_hand_over(list, x, h);
         return;

@@ -160,6 +160,7 @@ static void add_backward(struct ox_schedule *schedule) {
     uint32_t grads[OX_LIST_VALUES_MAX] = {0};
     schedule->dx = add_value(schedule, ox_max_u64(list->values[list->in].bytes, list->values[list->out].bytes));
     grads[list->out] = schedule->dx;
+    /* Against the order of the list, so that a value's gradient is whole before the node that made it is reached. */
     for (uint32_t i = list->node_count; i-- > 0;) {
         const struct ox_node *const node = &list->nodes[i];
         struct ox_schedule_step step = {.node_idx = i, .backward = true, .dout = grads[node->out]};
@@ -167,10 +168,12 @@ static void add_backward(struct ox_schedule *schedule) {
             continue;
         }
         OX_ASSERT(step.dout != OX_NO_VALUE);
+        /* The gradient of a sum is that of both its terms: the residual's is the same memory, and costs nothing. */
         if (schedule->flows[node->residual]) {
             OX_ASSERT(grads[node->residual] == OX_NO_VALUE);
             grads[node->residual] = step.dout;
         }
+        /* A value that was read twice has a gradient already, to which this node's operation adds its own. */
         step.dresidual = grads[node->in];
         OX_ASSERT(step.dresidual == OX_NO_VALUE || row_of(node)->adds);
         if (schedule->flows[node->in] || !row_of(node)->may_skip_din) {
@@ -400,6 +403,8 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     memset(out, 0, sizeof *out);
     out->list = *list;
     out->pass = pass;
+    /* Which steps there are, then how long each value lives, and only then where it lies: a place needs the whole
+     * life. */
     mark_flows(out);
     if (pass == OX_PASS_FORWARD) {
         mark_absent(out);
@@ -416,6 +421,8 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     add_scratch(out);
     add_phases(out);
     find_lives(out);
+    /* What the caller lends is placed first: ends of the stage, then what is kept for backward; the rest by size in
+     * what is left. */
     out->places[home_of(out, list->in)].memory = OX_MEMORY_X;
     if (backward) {
         out->places[home_of(out, out->dx)].memory = OX_MEMORY_DX;

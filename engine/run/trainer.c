@@ -41,6 +41,7 @@ static enum ox_status pick_device(struct ox_trainer *trainer) {
     const bool planned_elsewhere = config->tool.plan_only && config->memory.device == OX_DEVICE_CHOICE_CUDA &&
                                    config->memory.device_mem_bytes > 0;
     enum ox_status status = OX_OK;
+    /* What was measured on a GPU that is there replaces it. */
     trainer->gpu_process_bytes = OX_CUDA_PROCESS_BYTES;
     if (config->memory.device != OX_DEVICE_CHOICE_CPU && !planned_elsewhere) {
         status = ox_cuda_device_look(&engine->cuda, &trainer->gpu, &trainer->gpu_process_bytes);
@@ -153,6 +154,7 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool on_cpu = engine->device == OX_DEVICE_CPU;
     const uint32_t machines = ox_trainer_machines(trainer);
+    /* Folders in memory count with the budgets: what they take is memory that the run cannot have. */
     const uint64_t file_bytes = ox_trainer_memory_files(trainer);
     const struct ox_host_claim claim = {
         .host_bytes = config->memory.host_mem_bytes,
@@ -167,6 +169,8 @@ static enum ox_status set_host_budget(struct ox_trainer *trainer) {
         config->memory.host_mem_bytes = ox_default_host_bytes(&claim);
     }
     uint64_t words[] = {config->memory.host_mem_bytes, engine->compute_threads, engine->optimizer_threads};
+    /* The first process measured what is free; plans are compared among processes, so that all must have its
+     * numbers. */
     OX_THEN(status, ox_team_share(trainer->team, words, sizeof words, "the budget of a machine"));
     config->memory.host_mem_bytes = words[0];
     engine->compute_threads = (uint32_t)words[1];
@@ -233,6 +237,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
         .chaos_seed = config->place.chaos_seed,
     };
     enum ox_status status = ox_trainer_check_counts(config, model);
+    /* Each needs what is decided before it: ranks the device, the budget of host memory the ranks of a machine. */
     OX_THEN(status, name_drives(trainer));
     set_budget(trainer);
     OX_THEN(status, pick_device(trainer));

@@ -134,6 +134,7 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
     corpus.chat_template_kwargs = config->rows.chat_template_kwargs;
     corpus.clock_s = trainer->input.clock_s;
     corpus.train_on = (enum ox_train_on)config->rows.train_on;
+    /* Where each window gets a BOS of its own, one at the start of the text would be there twice. */
     corpus.add_bos = config->eval.bos_per_window && config->rows.add_bos == OX_CHOICE_AUTO
                          ? OX_ADD_OFF
                          : add_of(config->rows.add_bos);
@@ -268,6 +269,7 @@ static void warn_of_rows(const struct ox_corpus_report *report, const char *path
                                         [OX_NOTE_DOCUMENTS] = "documents",
                                         [OX_NOTE_TOOL_CALLS] = "tool_calls",
                                         [OX_NOTE_REASONING] = "reasoning"};
+    /* Once for each kind and file: a line for each row would bury what else is said. */
     for (int i = 0; i < OX_NOTE_KEY_COUNT; i++) {
         const uint64_t rows = report->notes.rows[i];
         if (rows > 0 && !report->notes.read[i]) {
@@ -413,6 +415,7 @@ static void warn_of_unused(const struct ox_trainer *trainer) {
         {"column-role", config->rows.column_role, 2},
         {"column-content", config->rows.column_content, 2},
     };
+    /* Said only when all data is read: rows of any source may need them. */
     for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
         if (options[i].value[0] != '\0' && !has[options[i].needs]) {
             ox_log(OX_LOG_WARN, "--%s %s changes no token of this data, which has no %s", options[i].flag,

@@ -47,6 +47,7 @@ static enum ox_status take_template(struct ox_trainer *trainer, const struct ox_
     OX_THEN(status, ox_chat_open(tokenizer, &options, &renderer));
     OX_THEN(status, ox_chat_ends_of_turn(renderer, &ends));
     OX_THEN(status, ox_template_texts(chat_template, &trainer->input.tokens.templates));
+    /* Generation stops at each of these, and so does transformers where it reads the saved folder. */
     for (size_t i = 0; i < ends.count && status == OX_OK; i++) {
         add_end(trainer, ends.ids[i]);
     }

@@ -355,6 +355,7 @@ static enum ox_status take_state(struct ox_trainer *trainer, const struct ox_run
         return ox_fail(OX_E_CORRUPT, "%s: state of version %u, this program reads %d to %d", origin, found->version,
                        OX_RUN_STATE_OLDEST, OX_RUN_STATE_VERSION);
     }
+    /* The place in the run is the record's; what this program computes with is ours, and a difference is told below. */
     const struct ox_run_state expected = trainer->state;
     trainer->state = *found;
     trainer->state.version = (uint16_t)ox_max_u64(found->version, OX_RUN_STATE_NAMES_FORMAT);
@@ -505,8 +506,11 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
     char path[OX_PATH_BYTES] = "";
     bool resumed = false;
     enum ox_status status = open_run(trainer);
+    /* Drives before checkpoints: the store's last commit is mostly newer, and only an open store says so. */
     OX_THEN(status, ox_run_check_drives_given(trainer));
     OX_THEN(status, ox_run_is_released(trainer) ? ox_run_take_places(trainer) : OX_OK);
+    /* From here on every process does the same: one with a refused drive must not leave the others waiting in a
+     * store. */
     status = ox_trainer_agree(trainer, status, "the drives of the run");
     const uint64_t newest_step = status == OX_OK ? find_checkpoint(trainer, path) : 0;
     OX_THEN(status, resume_store(trainer, newest_step, path, &resumed));
@@ -520,11 +524,14 @@ static enum ox_status resume_latest(struct ox_trainer *trainer, char *origin) {
                            : "; start over with --overwrite-output-dir");
     }
     if (status == OX_OK && !resumed) {
+        /* Checked and read before anything on the drives is touched; the mark then tells a later start that what it
+         * finds there was begun for this checkpoint and may be written over. */
         status = ox_run_check_stores(trainer);
         OX_THEN(status, read_checkpoint(trainer, path));
         OX_THEN(status, trainer->config.memory.nvme_count > 0 ? mark_starting(trainer) : OX_OK);
         OX_THEN(status, load_checkpoint(trainer, path));
     }
+    /* Not `||`: each of them records something. */
     const bool changed = status == OX_OK && (ox_run_record_drives(&trainer->identity, trainer) |
                                              record_clock(trainer) | ox_trainer_record_arithmetic(trainer) |
                                              ox_trainer_record_formats(trainer) |
@@ -672,6 +679,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
         }
         status = tell_plan(trainer);
     }
+    /* After the data, whose fingerprint and number of steps are part of it. A resume replaces this by what it finds. */
     const bool scales = ox_engine_precision(&trainer->engine_config)->scales && config->loss.loss_scale == 0;
     trainer->state = (struct ox_run_state){
         .version = OX_RUN_STATE_VERSION,

@@ -56,6 +56,7 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .forward_kept = describe_pass(shape, unit, OX_PASS_FORWARD_KEPT),
         .backward_kept = describe_pass(shape, unit, OX_PASS_BACKWARD_KEPT),
     };
+    /* Adapters and frozen parts are units beside the stage's own, and are fetched with it. */
     for (uint32_t i = unit_idx; i != OX_NO_UNIT; i = model->units[i].next) {
         stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
     }
@@ -177,6 +178,8 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
     for (uint32_t i = 0; i < model->stage_count; i++) {
         plan->stages[i] = describe_stage(&shape, i);
     }
+    /* The order of updates is that in which forward needs units, so that the next step can begin behind the first of
+     * them. */
     const uint32_t update_count = ox_plan_order_units(plan->stages, model->stage_count, plan->units, plan->order);
     const uint32_t grad_count = describe_grads(model, plan);
     const uint32_t ranks = (uint32_t)ox_max_u64(1, config->ranks), pipe = (uint32_t)ox_max_u64(1, config->pipe);
@@ -633,6 +636,7 @@ enum { CHOICES_MAX = 16 };
 static enum ox_status choose_for_all(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     struct ox_plan_budget budget = plan->input.budget;
     enum ox_status status = OX_OK;
+    /* The budget that is told at the end is the one that was given: it is reduced for the choice alone. */
     for (int i = 0; i < CHOICES_MAX; i++) {
         status = choose(config, &config->request, plan);
         budget.generations = plan->input.budget.generations;

@@ -66,6 +66,7 @@ static enum ox_status open_memory(struct ox_rank *rank) {
     const struct ox_plan *const plans[] = {train, rank->plan->eval, rank->plan->eval_after_step};
     uint64_t bytes[OX_TIER_COUNT];
     uint32_t task_max = 0;
+    /* All plans share one set of arenas, so the largest decides; evaluation and training never run at a time. */
     for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
         bytes[tier] = ox_engine_plan_peak_bytes(rank->plan, (enum ox_tier)tier);
     }
@@ -159,6 +160,8 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
         return;
     }
     ox_tracing_close(&rank->tracing);
+    /* Against the order of opening: lanes end their work first, while stores, pools and memory that they use are
+     * still there. */
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_close(&rank->lanes[i]);
     }

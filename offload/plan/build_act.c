@@ -66,6 +66,7 @@ void ox_build_save_act(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx
     if (act_stays(b, stage_idx)) {
         return;
     }
+    /* The host needs the routes when it updates, and by then the device's buffer has other uses. */
     if (!ox_build_unified(b)) {
         *slot = ox_build_stage_buf(b, OX_BUF_ACT, OX_TIER_HOST, bytes, stage_idx);
         move_act(b, OX_MOVE_ACT, (struct act){stage_idx, mb_idx}, OX_LANE_D2H, x, *slot);
@@ -499,6 +500,7 @@ void ox_build_routes_end(struct ox_builder *b, const struct ox_pipe_visit *visit
         task->mb_past = visit->mb_past;
         ox_build_count_move(b, task);
     } else {
+        /* There is no move to wait for, so the forward that wrote them is the task to wait for. */
         const struct ox_task *task = &b->plan->tasks[task_idx - 1];
         while (task->kind != OX_TASK_FORWARD || task->stage_idx != visit->stage_idx) {
             task--;

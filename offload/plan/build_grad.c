@@ -231,6 +231,7 @@ static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
     const uint32_t target = home != OX_NONE ? home
                                             : ox_build_grad_buf(b, b->compute, slice_bytes(b, grad_idx), grad_idx);
     uint32_t source = s->grad_live[grad_idx], gathered = target;
+    /* The wire has half the bytes; both ends convert, so that sums stay in fp32. */
     if (narrow) {
         source = narrow_buf(b, grad_idx, OX_AXIS_COPY, 1, ox_plan_grad_cut(b->in, grad_idx, OX_AXIS_COPY));
         gathered = narrow_buf(b, grad_idx, OX_AXIS_COPY, 1, ox_plan_grad_slice(b->in, grad_idx));
@@ -245,6 +246,7 @@ static void gather_grad(struct ox_builder *b, uint32_t grad_idx) {
     if (narrow) {
         recode(b, OX_TASK_WIDEN, grad_idx, OX_AXIS_COPY, true, gathered, target);
     }
+    /* From here on each copy holds the sum of its whole slice, as if there were one copy. */
     s->grad_live[grad_idx] = target;
 }
 
@@ -270,12 +272,15 @@ static void sum_parts(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis
     const uint32_t rounds = ox_sums_rounds(&sums), own = ox_sums_part_count(&sums);
     const uint64_t cut = ox_plan_grad_cut(b->in, grad_idx, axis);
     const uint32_t parts = ox_build_grad_buf(b, b->compute, ox_sums_parts(&sums) * cut * sizeof(float), grad_idx);
+    /* All parts lie side by side until the tree adds them: the order of additions is that of one rank, whoever was
+     * first. */
     uint32_t given = s->grad_live[grad_idx], got = parts;
     if (is_narrow(b, axis)) {
         given = narrow_buf(b, grad_idx, axis, own, ox_plan_grad_divided(b->in, grad_idx, axis));
         got = narrow_buf(b, grad_idx, axis, ox_sums_parts(&sums), cut);
         recode(b, OX_TASK_NARROW, grad_idx, axis, false, s->grad_live[grad_idx], given);
     }
+    /* Every rank goes through every round, with or without a part of its own, or the others would wait for it. */
     for (uint32_t part = 0; part < rounds; part++) {
         struct ox_task *const task = ox_build_grad_task(b, OX_TASK_MOVE, OX_LANE_LINK, grad_idx);
         task->move = OX_MOVE_GRAD;
@@ -366,6 +371,7 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan_scratch *const s = b->scratch;
     const struct ox_plan_grad *const grad = ox_build_grad(b, grad_idx);
     uint32_t at = s->grad_live[grad_idx];
+    /* Another gradient takes this one in when it ends, so it is neither packed nor counted here. */
     if (grad->added_to != OX_NONE) {
         return;
     }
@@ -385,6 +391,8 @@ static void finish_on_device(struct ox_builder *b, uint32_t grad_idx) {
         pack(b, grad_idx, at, packed);
         at = packed;
     }
+    /* An update within backward reads it here. Its squares are counted from the packed form, which is what is
+     * applied. */
     s->grad_speculative[grad_idx] = at;
     ox_build_device_reduce(b, grad->unit_idx, at);
 }

@@ -420,6 +420,7 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
         }
         struct ox_candidate candidate = candidate_on(s, &rungs[i], tiles, act_tier);
         outcome = try_start(s, &candidate);
+        /* Asked once, when the largest form has failed: it costs a plan, and answers for all rungs. */
         if (!outcome.fits && !failed && hopeless(s, tiles, act_tier)) {
             break;
         }
@@ -432,6 +433,8 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             (void)try(s, &candidate);
         }
         candidate.device_weights = true;
+        /* Single choices off the start: each trades a buffer for an order, and what pays depends on all others, so
+         * it is tried rather than guessed. */
         const bool alternate = candidate.placement.grads_alternate;
         candidate.placement.grads_alternate = false; /* leaves room on the device */
         (void)try(s, &candidate);
@@ -629,6 +632,7 @@ void ox_search_run(struct ox_search *s) {
     if (!s->best.fits) {
         return;
     }
+    /* Up from the best start first: what it reaches bounds how far the others need to be followed. */
     climb_best(s);
     climb_tiers(s, of_tiers);
     climb_best(s);
@@ -637,6 +641,8 @@ void ox_search_run(struct ox_search *s) {
     }
     /* Before choices are forced, after which the best of most groups are alike. */
     const uint32_t count = best_of_each(s, starts);
+    /* A climb changes one thing at a time and does not cross a valley; forcing tiers and then single choices puts it
+     * on the other side. */
     force_tiers(s, of_tiers);
     for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
         (void)climb_from(s, &starts[i], EFFORT_MAX);

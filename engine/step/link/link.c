@@ -344,6 +344,7 @@ static enum ox_status gather_totals(struct ox_rank *rank, enum ox_axis axis, dou
     const struct ox_rank_group group = ox_plan_group(input, axis);
     const uint32_t unit_count = input->model.unit_count;
     struct cuts cuts = {{0}};
+    /* What each coordinate gives is known to all from the plan, so that no sizes need to travel. */
     for (uint32_t at = 0; at < group.count; at++) {
         uint64_t count = cuts.at[at] / sizeof *norms;
         for (uint32_t i = 0; i < unit_count; i++) {
@@ -360,6 +361,8 @@ static enum ox_status gather_totals(struct ox_rank *rank, enum ox_axis axis, dou
         for (uint32_t i = 0; i < unit_count; i++) {
             if (gives_total(input, axis, at, i)) {
                 double *const first = &norms[ox_norm_partials_first(rank, i)];
+                /* A total in the place of a unit's first partial sum: the norm is then added in the order of units,
+                 * as one rank adds it. */
                 *first = at == group.idx ? *first : rank->totals[count];
                 count++;
             }
@@ -402,6 +405,7 @@ static void copy_given(const struct ox_plan_input *input, uint32_t from, struct 
     const uint64_t part = model->report_doubles / reporters;
     struct ox_sums sums = ox_plan_sums(input);
     sums.rank = from % ox_plan_data_ranks(input);
+    /* The same walk packs and unpacks, so that sender and receiver cannot disagree about the order. */
     for (uint32_t mb_idx = 0; mb_idx < ox_sums_count(&sums); mb_idx++) {
         double *at_report = parts.reports + of_head +
                             (ox_sums_first(&sums) + mb_idx) * (of_head + model->report_doubles);
@@ -471,6 +475,8 @@ static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan,
     bool gives[OX_COMM_RANKS_MAX];
     char what[OX_COMM_WHAT_BYTES];
     struct ox_sums other = sums;
+    /* Who has a part in this round follows from the numbers of ranks alone; one that has none takes part all the
+     * same. */
     for (uint32_t i = 0; i < comm->count; i++) {
         other.rank = sums.span_first + i;
         gives[i] = ox_sums_part_count(&other) > task->slot;
@@ -481,6 +487,7 @@ static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan,
         .source = is_giver ? source + given_offset(&rank->plan->input, task, cuts.at[comm->count]) : NULL,
         .target = parts + parts_before(&sums, task->slot) * slice_bytes,
         .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .what = what});
+    /* Counted where bytes cross, and only if they did: the sum is compared with the plan's at the end of the step. */
     if (status == OX_OK) {
         const uint64_t whole = cuts.at[comm->count], givers = ox_sums_givers(&sums, task->slot) - is_giver;
         ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, givers * slice_bytes);

@@ -40,11 +40,14 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     OX_ASSERT(ox_planes_state_is_valid(&rank->planes, &rank->pending));
     /* Tasks ask what was due when the step began, while its own updates change what is pending. */
     memcpy(rank->due.now, rank->due.pending, unit_count(rank));
+    /* Copied too: the pending commit ends `pending` within this step, and tasks behind it still ask. */
     step->pending_stays = rank->pending.exists && rank->pending.stays;
     step->weights_step = rank->planes.step;
     step->facts = facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
                   (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
                        ? OX_FACT_COMMITS : 0u);
+    /* Where the norm is seldom kept, an update before it is known is mostly repeated: then none is made. An update
+     * that asks which rows were routed needs all of the step. */
     if (train && ox_rank_overlaps(rank) && rank->plan->input.placement.speculative_units > 0 &&
         (step->input->max_grad_norm == 0 || !rank->order.holds) && rank->routing == NULL) {
         step->facts |= OX_FACT_SPECULATES;
@@ -100,6 +103,8 @@ enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
     if (!rank->step.counts_come) {
         return OX_OK;
     }
+    /* The device's updates report here, long after they ran: their lane is not waited for, so the numbers come with
+     * the step's results. */
     const uint64_t *const counts = ox_tiers_resident(&rank->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         if (ox_rank_rules(rank, i)->state_on_device && counts[i] > 0) {
@@ -168,6 +173,7 @@ enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *tas
     const enum ox_status status = stays           ? keep(rank)
                                   : task->carried ? commit(rank, pending->meta, pending->meta_bytes)
                                                   : commit(rank, input->meta, input->meta_bytes);
+    /* A kept step is in the store's memory of slots alone; a crash still goes back to the commit before. */
     rank->step.committed = status == OX_OK && !stays;
     /* An update that failed stays pending: the end of the step decides what becomes of it. */
     if (task->carried && status == OX_OK) {
@@ -201,6 +207,7 @@ static enum ox_status return_saved(struct ox_rank *rank) {
 static enum ox_status restore(struct ox_rank *rank) {
     enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < unit_count(rank) && status == OX_OK; unit_idx++) {
+        /* What lives on drives alone is read by whoever needs it, from the generation that is committed. */
         status = has_planes_in_memory(rank, unit_idx) ? ox_rank_load_unit(rank, unit_idx, 0, NULL) : OX_OK;
     }
     rank->planes.must_restore = status != OX_OK;
@@ -240,6 +247,7 @@ static void fall_back(struct ox_rank *rank) {
 /* Ends a step that failed in one of the two ways; returns the failure with its text, which the way may overwrite. */
 static enum ox_status keep_error(struct ox_rank *rank, enum ox_status status, void (*way)(struct ox_rank *)) {
     char text[OX_ERROR_TEXT_BYTES];
+    /* The first failure is the cause, and what follows from it would hide it. */
     memcpy(text, ox_error_text(), sizeof text);
     way(rank);
     return ox_fail(status, "%s", text);
@@ -269,6 +277,7 @@ static void leave_pending(struct ox_rank *rank) {
     if (pending->meta_bytes > 0) {
         memcpy(pending->meta, step->input->meta, pending->meta_bytes);
     }
+    /* The next step decides anew which experts had no token; the pending update asks for those of its own step. */
     ox_routing_keep(rank);
     for (uint32_t i = 0; i < unit_count(rank); i++) {
         const struct ox_unit_rules *const rules = ox_rank_rules(rank, i);
@@ -285,6 +294,7 @@ static void leave_pending(struct ox_rank *rank) {
 
 /* Ends a step without an update: nothing of it stays. */
 static enum ox_status undo_own(struct ox_rank *rank) {
+    /* The store first: planes are then read back from one without a transaction. */
     if (has_transaction(rank)) {
         abort_transaction(rank);
     }
@@ -338,6 +348,7 @@ static void stop_own(struct ox_rank *rank) {
 
 enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
     if (!ox_rank_overlaps(rank)) {
+        /* Without overlap the step has committed by its own task, and nothing is pending. */
         if (status == OX_OK) {
             rank->planes.step = rank->step.finite ? rank->step.input->step : rank->planes.step;
         } else if (rank->store != NULL && status != OX_E_ABORTED) { /* ABORTED: the optimizer had not begun */

@@ -254,6 +254,7 @@ static void *reader_main(void *context) {
     pthread_mutex_lock(&stream->lock);
     for (;;) {
         const bool arrives = may_arrive(stream), asks = may_ask(stream, &slot_idx);
+        /* Nothing to do and nothing on its way: only then may the thread sleep, for completions wake nobody. */
         if (!arrives && !asks && ox_store_in_flight(reader->transfers.port) == 0) {
             if (!rest(stream, reader)) {
                 break;
@@ -287,6 +288,8 @@ static void free_if_written(struct ox_stream *stream, uint32_t slot_idx) {
 static void write_back(struct ox_stream *stream) {
     const uint32_t slot_idx = slot_idx_at(stream, stream->chunks.left);
     const struct ox_stream_chunk *const chunk = &stream->slots.all[slot_idx].chunk;
+    /* After a failure chunks still pass, so that the lane which put them is not left waiting; nothing is copied or
+     * written. */
     const bool failed = stream->first.status != OX_OK;
     enum ox_status status = OX_OK;
     pthread_mutex_unlock(&stream->lock);
@@ -304,6 +307,7 @@ static void write_back(struct ox_stream *stream) {
         pthread_mutex_lock(&stream->lock);
         status = submit(stream, &stream->writer, slot_idx, ops, count);
     }
+    /* The last of the two frees the slot: its writes, or this turn where there was nothing to write. */
     free_if_written(stream, slot_idx);
     note(stream, status);
 }

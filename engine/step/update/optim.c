@@ -66,6 +66,7 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     const struct chunk_run run = run_of(owner, at);
     struct ox_rank *const rank = owner;
     uint32_t count = 0;
+    /* A plane without a place in memory is on the drives, as of the step that the update begins from. */
     if (run.unit->source.state == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_READ, .extent_idx = run.chunk.state_extent_idx, .buffer = run.state,
@@ -78,6 +79,7 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
             .step = at->run.base_step};
         ox_rank_count(rank, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, run.layout.hi_bytes);
     }
+    /* The gradient lies in a spool, not in an extent: it is of this step and belongs to no generation. */
     if (run.unit->source.grad == NULL) {
         ops[count++] = (struct ox_store_op){
             .kind = OX_STORE_SPOOL_READ,
@@ -138,6 +140,7 @@ static void chunk_arrived(void *owner, const struct ox_stream_chunk *at) {
     if (rank->tee.to.chunk == NULL || at->run.base_step != rank->tee.step) {
         return;
     }
+    /* One step exactly: a save behind the run copies the commit that it was asked for, while later ones pass. */
     const struct chunk_run run = run_of(owner, at);
     gather(&run, (struct ox_on_drives){.hi = true, .state = true});
     const struct ox_state_format format = ox_rank_state_format(rank, run.unit->unit_idx);
@@ -173,6 +176,7 @@ static void scatter(const struct chunk_run *run) {
     if (unit->target.lo != NULL) {
         memcpy(unit->target.lo + first, state_at(run, first).lo, lo_bytes);
     }
+    /* What forward reads is one piece, all of hi and then all of lo, while chunks come as hi and lo of a part. */
     if (unit->target.planes != NULL) {
         const uint64_t elems = run->rank->plan->table.shards[unit->unit_idx].elem_count;
         memcpy(unit->target.planes + first * OX_HI_BYTES, run->hi, hi_bytes);
@@ -359,10 +363,12 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
     const bool is_muon = run->rank->config.state.kind == OX_OPTIM_MUON;
     struct ox_update_sums sums = {0};
     enum ox_status status = OX_OK;
+    /* Saved before the first write: a chunk that is updated in part could be neither repeated nor taken back. */
     if (run->unit->replaced.hi != NULL) {
         ox_overlap_saves(run->rank, run->unit->unit_idx, chunk_idx);
         save_untrained(run, within);
     }
+    /* Tensors differ in rate and decay, and experts in whether a token reached them: hence span by span. */
     while (ox_next_role(run->rank, run->unit->unit_idx, within, &walk)) {
         struct ox_routed_part part = {.idle = false};
         while (ox_routing_next(run->rank, run->unit->unit_idx, run->unit->routed, &walk, &part)) {
@@ -375,6 +381,7 @@ static enum ox_status update_chunk(const struct chunk_run *run, uint32_t chunk_i
             }
         }
     }
+    /* Biases of choice follow the load of their experts, not a gradient. */
     shift_biases(run, within);
     OX_THEN(status, sums_up ? ox_guard_updated(run->rank, run->unit, chunk_idx, &sums) : OX_OK);
     return status;
