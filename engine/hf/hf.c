@@ -38,6 +38,12 @@ static const char *shape_text(uint32_t rank, const uint64_t *shape, char *text, 
 /* What expects a shape of a model's own tensor, and what helps. */
 static const char own_config[] = "config.json", own_remedy[] = "use the config.json that came with the weights";
 
+/* Whether two shapes are those of matrices, or of as many, that lie the other way: no other config.json helps there. */
+static bool is_transposed(const struct ox_st_entry *entry, uint32_t rank, const uint64_t *shape) {
+    return rank >= 2 && entry->rank == rank && entry->shape[rank - 1] == shape[rank - 2] &&
+           entry->shape[rank - 2] == shape[rank - 1] && (rank == 2 || entry->shape[0] == shape[0]);
+}
+
 enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank, const uint64_t *shape,
                                  const char *expects, const char *remedy) {
     const struct ox_st_entry *const entry = place->entry;
@@ -50,7 +56,8 @@ enum ox_status ox_hf_check_shape(const struct ox_hf_place *place, uint32_t rank,
         return ox_fail(OX_E_CONFIG,
                        "%s: tensor \"%s\" has the shape [%s], but %s expects [%s]; %s", ox_st_path(place->file),
                        entry->name, shape_text(entry->rank, entry->shape, have, sizeof have), expects,
-                       shape_text(rank, shape, want, sizeof want), remedy);
+                       shape_text(rank, shape, want, sizeof want),
+                       is_transposed(entry, rank, shape) ? "it is transposed: save it the other way around" : remedy);
     }
     if (ox_dtype_bytes(entry->dtype) == 0) {
         return ox_fail(OX_E_CONFIG,
