@@ -44,8 +44,7 @@ static const double OPERATION_SECONDS = 4e-6;
  * bfloat16 and for plain arithmetic in float32; and operations per byte of memory, if the profile has no memory rate,
  * which is about the same for the last three generations. */
 static const double LAUNCH_SECONDS = 3e-6;
-static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15;
-static const double GPU_FLOPS_PER_BYTE = 150;
+static const double GPU_ATTENTION_SHARE = 0.6, GPU_ATTENTION_SHARE_FP32 = 0.15, GPU_FLOPS_PER_BYTE = 150;
 
 /* What all tasks of a plan have in common. */
 struct basis {

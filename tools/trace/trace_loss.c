@@ -93,14 +93,14 @@ static void put_loads(struct ox_page *p, const struct ox_curves *curves) {
         return;
     }
     const struct axes axes = {.first = 0, .last = count, .low = 0, .high = most};
-    fprintf(p->out, "<section><h2>Load of experts</h2>\n<p class=\"note\">Tokens of step %.0f by expert, over all layers "
-            "with a mixture; the line is an even share.</p>\n<svg class=\"loss loads\" viewBox=\"0 0 %d %d\" "
+    fprintf(p->out, "<section><h2>Load of experts</h2>\n<p class=\"note\">Tokens of step %.0f by expert, over all "
+            "layers with a mixture; the line is an even share.</p>\n<svg class=\"loss loads\" viewBox=\"0 0 %d %d\" "
             "role=\"img\" aria-label=\"Load of %u experts\">\n", curves->points[curves->count - 1].step, WIDTH, HEIGHT,
             count);
     for (uint32_t e = 0; e < count; e++) {
         const double load = curves->expert_tokens[e] * count / sum, left = x_of(&axes, e);
-        fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>expert %u: %.0f tokens, %.2f "
-                "even shares</title></rect>\n", left, y_of(&axes, load), 0.8 * (x_of(&axes, e + 1) - left),
+        fprintf(p->out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>expert %u: %.0f tokens, "
+                "%.2f even shares</title></rect>\n", left, y_of(&axes, load), 0.8 * (x_of(&axes, e + 1) - left),
                 y_of(&axes, 0) - y_of(&axes, load), e, curves->expert_tokens[e], load);
     }
     fprintf(p->out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" "

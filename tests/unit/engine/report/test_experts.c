@@ -91,7 +91,7 @@ static void test_line(void) {
     free(curves);
 }
 
-/* Counts of experts by load: of the even layer all have 1; in the other one has 12, one none, the others less than 1. */
+/* Counts of experts by load: of the even layer all have 1; in the other one has 12, one none, the others 0.29. */
 static void test_board(void) {
     struct ox_tensorboard *board = NULL;
     const struct ox_step_report report = {.step = 1, .tokens = ROWS, .result = {.loss = 2, .routers = make(0.75)}};
@@ -122,7 +122,8 @@ static void test_board(void) {
     CHECK(limit_count == count && count > 8 && count < 32);
     for (unsigned i = 0; i < count; i++) {
         const double below = i == 0 ? -1 : limits[i - 1];
-        CHECK(counts[i] == (limits[i] == 0) + (below < 12 && limits[i] >= 12) + (below < 1 && limits[i] >= 1) * EXPERTS +
+        CHECK(counts[i] == (limits[i] == 0) + (below < 12 && limits[i] >= 12) +
+                               (below < 1 && limits[i] >= 1) * EXPERTS +
                                (below < 0.285 && limits[i] >= 0.286) * (EXPERTS - 2));
     }
     free(data);

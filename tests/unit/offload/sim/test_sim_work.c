@@ -167,7 +167,8 @@ static uint32_t check_held(const struct ox_plan *plan, const struct ox_sim_setup
         const struct ox_task *const task = &plan->tasks[i];
         if (ox_task_updates_on_host(task) && plan->rules[task->unit_idx].speculative &&
             !plan->rules[task->unit_idx].goes_ahead) {
-            const struct ox_sim_work with = ox_sim_task_work(setup, plan, i), without = ox_sim_task_work(&held, plan, i);
+            const struct ox_sim_work with = ox_sim_task_work(setup, plan, i);
+            const struct ox_sim_work without = ox_sim_task_work(&held, plan, i);
             CHECK(task->carried ? without.use[OX_SIM_CORES] > with.use[OX_SIM_CORES] : with.use[OX_SIM_CORES] > 0);
             CHECK(task->carried || without.seconds == 0);
             count += !task->carried;
