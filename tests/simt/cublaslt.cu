@@ -7,8 +7,10 @@
 #include "tests/simt/inside.h"
 #include "tests/simt/matrix.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 static bool library_present = true;
 
@@ -72,20 +74,38 @@ struct gemm {
     float alpha, beta;
 };
 
-/* In 16 bits by the tensor cores, some products at a time; in float32 in double, as a reference. */
-static double of_terms(const gemm &p, uint64_t k, uint64_t row, uint64_t col) {
-    enum { AT_ONCE = 16 };
-    const bool by_tensor_cores = p.a_layout.type != CUDA_R_32F;
-    double sum = 0.0, products[AT_ONCE];
-    for (uint64_t i = 0; i < k; i++) {
-        const uint64_t a_at = p.desc.a == CUBLAS_OP_N ? row + i * p.a_layout.ld : i + row * p.a_layout.ld;
-        const uint64_t b_at = p.desc.b == CUBLAS_OP_N ? i + col * p.b_layout.ld : col + i * p.b_layout.ld;
-        products[i % AT_ONCE] = get(p.a, p.a_layout.type, a_at) * get(p.b, p.b_layout.type, b_at);
-        if (!by_tensor_cores) {
-            sum += products[i % AT_ONCE];
-        } else if (i % AT_ONCE == AT_ONCE - 1 || i + 1 == k) {
-            sum = (double)simt_tensor_sum((float)sum, products, (unsigned)(i % AT_ONCE + 1));
+/* A whole operand in double, `across` behind one another for each of `along`. */
+static std::vector<double> widened(const void *at, const simt_layout &layout, bool along_columns, uint64_t along,
+                                   uint64_t across) {
+    std::vector<double> out(along * across);
+    for (uint64_t i = 0; i < along; i++) {
+        for (uint64_t j = 0; j < across; j++) {
+            out[i * across + j] = get(at, layout.type, along_columns ? j + i * layout.ld : i + j * layout.ld);
         }
+    }
+    return out;
+}
+
+/* A column of the product of A, stored by its columns, and a column of B: in float32 in double, as a reference. */
+static void of_doubles(const double *a, const double *b, uint64_t m, uint64_t k, double *out) {
+    std::fill(out, out + m, 0.0);
+    for (uint64_t i = 0; i < k; i++) {
+        for (uint64_t row = 0; row < m; row++) {
+            out[row] += a[i * m + row] * b[i];
+        }
+    }
+}
+
+/* One element by the tensor cores, some products at a time; A is stored by its rows. */
+static double of_terms(const double *a, const double *b, uint64_t k) {
+    enum : uint64_t { AT_ONCE = 16 };
+    double sum = 0.0, products[AT_ONCE];
+    for (uint64_t i = 0; i < k; i += AT_ONCE) {
+        const uint64_t count = std::min<uint64_t>(k - i, AT_ONCE);
+        for (uint64_t j = 0; j < count; j++) {
+            products[j] = a[i + j] * b[i + j];
+        }
+        sum = (double)simt_tensor_sum((float)sum, products, (unsigned)count);
     }
     return sum;
 }
@@ -99,9 +119,17 @@ static void run(const gemm &p) {
     /* the combination of types that kernels/cuda/ asks for */
     OX_ASSERT(p.a_layout.type == p.b_layout.type && p.c_layout.type == p.d_layout.type);
     OX_ASSERT(p.d_layout.type == p.a_layout.type || p.d_layout.type == CUDA_R_32F);
+    const bool by_tensor_cores = p.a_layout.type != CUDA_R_32F, a_plain = p.desc.a == CUBLAS_OP_N;
+    const std::vector<double> a = by_tensor_cores ? widened(p.a, p.a_layout, !a_plain, m, k)
+                                                  : widened(p.a, p.a_layout, a_plain, k, m);
+    const std::vector<double> b = widened(p.b, p.b_layout, p.desc.b == CUBLAS_OP_N, n, k);
+    std::vector<double> sums(m);
     for (uint64_t col = 0; col < n; col++) {
+        if (!by_tensor_cores) {
+            of_doubles(a.data(), &b[col * k], m, k, sums.data());
+        }
         for (uint64_t row = 0; row < m; row++) {
-            double sum = of_terms(p, k, row, col);
+            double sum = by_tensor_cores ? of_terms(&a[row * k], &b[col * k], k) : sums[row];
             sum *= p.alpha;
             if (p.beta != 0.0f) {
                 sum += p.beta * get(p.c, p.c_layout.type, row + col * p.c_layout.ld);

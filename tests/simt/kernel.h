@@ -5,6 +5,7 @@
 
 #ifdef __cplusplus
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 
@@ -23,15 +24,22 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* Identity of the running fiber. */
-struct simt_here {
+/* Identity of the running fiber. It is found by the fiber's stack, because finding a variable of the thread takes longer
+ * than most of what a kernel does between two looks: stacks lie in a region that is aligned to its size, and in place of
+ * the first of them lie the identities of all. */
+struct alignas(64) simt_here {
     simt_index thread, block, block_dim, grid_dim;
+    struct simt_machine *machine;
 };
-extern thread_local const simt_here *simt_current;
-#define threadIdx (simt_current->thread)
-#define blockIdx (simt_current->block)
-#define blockDim (simt_current->block_dim)
-#define gridDim (simt_current->grid_dim)
+enum : uintptr_t { SIMT_STACK_BYTES = 1 << 17, SIMT_REGION_BYTES = 1 << 28 };
+static inline simt_here *simt_self() {
+    const uintptr_t at = (uintptr_t)__builtin_frame_address(0), region = at & ~(SIMT_REGION_BYTES - 1);
+    return (simt_here *)region + (at - region) / SIMT_STACK_BYTES;
+}
+#define threadIdx (simt_self()->thread)
+#define blockIdx (simt_self()->block)
+#define blockDim (simt_self()->block_dim)
+#define gridDim (simt_self()->grid_dim)
 
 void simt_sync_block();
 void simt_sync_warp();

@@ -40,6 +40,15 @@ static unsigned exponent_of(double value) {
     return (unsigned)(bits >> 52) & NOT_FINITE;
 }
 
+/* Of products and sums of floats: far from the ends of what a double holds. */
+static double power_of_two(int exponent) {
+    const uint64_t bits = (uint64_t)(1023 + exponent) << 52;
+    double value;
+    OX_ASSERT(exponent > -1023 && exponent <= 1023);
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
 /* Products are exact in double. All terms are cut off one bit below the last of the largest, and their sum to a float,
  * never rounded, as tensor cores were found to do it (Fasi et al., PeerJ Computer Science 7:e330, 2021); how many bits
  * stay below differs by generation. */
@@ -54,7 +63,7 @@ float simt_tensor_sum(float acc, const double products[], unsigned count) {
     if (largest == 0 || largest == NOT_FINITE) {
         return (float)plain;
     }
-    const double unit = std::ldexp(1.0, (int)largest - 1023 - 24), per_unit = 1.0 / unit;
+    const double unit = power_of_two((int)largest - 1023 - 24), per_unit = power_of_two(24 + 1023 - (int)largest);
     int64_t units = (int64_t)((double)acc * per_unit);
     for (unsigned i = 0; i < count; i++) {
         units += (int64_t)(products[i] * per_unit);
