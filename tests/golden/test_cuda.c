@@ -17,12 +17,11 @@ enum { STALLS_MAX = 3 };
  * runtime: 7.1e-3 (deepseek_v3, where transformers in bfloat16 has 1.7e-2), 7.2e-2, 8.3e-2, 3.3e-3. */
 static const struct golden_limits bf16_limits = {1e-2, 2e-1, 1e-1, 4e-3};
 
-/* Activations are halves too. */
+/* Activations are halves too. Of the gradients of all cases the largest error is 1.4e-2 (gpt_oss): golden.py sees to it
+ * that neither the choice of an expert nor the clamping of a query, key or value is decided by rounding. */
 static const struct golden_limits fp16_limits = {2e-3, 4e-2, 2e-2, 3e-3};
-/* Of a mixture, roundings to 16 bits may give a token another expert, whose gradients are then those of other rows: the
- * largest difference measured is 0.28, of olmoe in fp16; of norms 6.1e-3, of gpt_oss in bf16. */
-static const struct golden_limits fp16_mixture_limits = {2e-3, 4e-2, 0.5, 3e-3},
-                                  bf16_mixture_limits = {1e-2, 2e-1, 1e-1, 1e-2};
+/* Of a mixture, with activations in bfloat16: norms lie up to 6.1e-3 apart (gpt_oss). */
+static const struct golden_limits bf16_mixture_limits = {1e-2, 2e-1, 1e-1, 1e-2};
 
 /* Compares the first steps of a run with the reference in float32. */
 static void check_steps(const struct golden *golden, const struct harness_run *run, size_t steps,
@@ -49,12 +48,11 @@ static void check_case(const struct cuda_kit *kit, const char *name, size_t step
     run.cuda_plugin = kit->plugin;
     run.tensor_groups = tensor_groups;
     printf("%s, %s, %u tensor group%s\n", kit->name, name, tensor_groups, tensor_groups == 1 ? "" : "s");
-    const bool mixture = is_mixture(&golden);
     check_steps(&golden, &run, steps, &golden_fp32_limits);
     run.dtype = OX_COMPUTE_FP16;
-    check_steps(&golden, &run, 1, mixture ? &fp16_mixture_limits : &fp16_limits);
+    check_steps(&golden, &run, 1, &fp16_limits);
     run.dtype = OX_COMPUTE_BF16;
-    golden_check_bf16(&golden, &run, mixture ? &bf16_mixture_limits : &bf16_limits, &outcome);
+    golden_check_bf16(&golden, &run, is_mixture(&golden) ? &bf16_mixture_limits : &bf16_limits, &outcome);
     outcome_close(&outcome);
     golden_close(&golden);
     printf("  %.1f s\n", (double)(ox_clock_ns() - begin_ns) * 1e-9);
