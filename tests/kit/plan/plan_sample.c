@@ -252,7 +252,8 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed) {
     budget->nvme_bytes = plan_sample_number(seed, &counter, 4) ? 200 * total : 0;
     s->request = (struct ox_placement_request){
         .kept_units = s->request.kept_units, .prefetch_depth = -1, .act_tier = OX_TIER_COUNT,
-        .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT};
+        .weights_tier = OX_TIER_COUNT, .state_tier = OX_TIER_COUNT, .grad_tier = OX_TIER_COUNT,
+        .rough = !test_all()};
     if (plan_sample_number(seed, &counter, 3) == 0) {
         s->request.tiles = 1 + (uint32_t)plan_sample_number(seed, &counter, s->in.model.micro_batches);
         s->request.prefetch_depth = (int32_t)plan_sample_number(seed, &counter, 5);

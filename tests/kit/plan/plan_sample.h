@@ -20,7 +20,8 @@ struct plan_sample {
     struct ox_sim_setup setup;
 };
 
-/* The sample of a seed, always the same. It refers to itself: it must not be copied. */
+/* The sample of a seed, always the same. It refers to itself: it must not be copied. In `make test` a choice for it is
+ * rough, as these tests take any plan. */
 void plan_sample_draw(struct plan_sample *s, uint64_t seed);
 
 /* Draws the ranks that divide the sample's step, and how they divide the model. Which rank a plan is for is left to

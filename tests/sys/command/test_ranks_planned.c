@@ -1,5 +1,5 @@
-/* `offload plan --ranks N`: what several GPUs gain for a model of 8 billion parameters, what they divide by the
- * planner's choice, and the budget that is named where N ranks do not fit. No GPU is needed: the plan is for one. */
+/* `offload plan --ranks N`: what several GPUs gain for a model of 8 billion parameters, or of a quarter of its layers
+ * where the number does not matter, what they divide by the planner's choice, and the budget that is named where N ranks do not fit. No GPU is needed: the plan is for one. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
@@ -8,10 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-static const char config_text[] =
-    "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
-    " \"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
-    " \"max_position_embeddings\": 8192, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5}";
+#define CONFIG(layers)                                                                                              \
+    "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 4096, \"intermediate_size\": 14336,"        \
+    " \"num_hidden_layers\": " #layers ", \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"                  \
+    " \"max_position_embeddings\": 8192, \"tie_word_embeddings\": false, \"rms_norm_eps\": 1e-5}"
 static const char other_batch[] = "--host-mem 400GiB --profile docs/profiles/rtx4090-4-drives.json "
                                   "--max-seq-length 4096";
 static const char in_memory[] = "--host-mem 400GiB --profile docs/profiles/rtx4090-4-drives.json "
@@ -19,7 +19,7 @@ static const char in_memory[] = "--host-mem 400GiB --profile docs/profiles/rtx40
 
 static struct sys_args args;
 static struct sys_process process;
-static const char *config_path;
+static const char *config_path, *whole_path, *part_path;
 
 static void run(const char *words, const char *more) {
     sys_args_begin(&args, "plan");
@@ -87,7 +87,7 @@ static void test_library(void) {
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
 }
 
-/* What no pipeline can be is refused with what could. The model has 34 stages, of 32 layers. */
+/* What no pipeline can be is refused with what could. The model has 10 stages, of 8 layers. */
 static void test_meshes(void) {
     static const struct {
         const char *words, *text;
@@ -95,7 +95,7 @@ static void test_meshes(void) {
         {"--mesh dp=2,pp=3 --ranks 8", "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks, or let "
          "dp take the rest with --mesh pp=3"},
         {"--mesh pp=2,pq=2", "--mesh pq=...: there is no such axis; did you mean pp?"},
-        {"--pipeline-parallel-size 40", "--pipeline-parallel-size 40: the model has 34 stages"},
+        {"--pipeline-parallel-size 12", "--pipeline-parallel-size 12: the model has 10 stages"},
         {"--pipeline-schedule 1f1b", "--pipeline-schedule: there is no pipeline; add --pipeline-parallel-size N"},
         {"--mesh pp=2 --tiles 2 --pipeline-schedule gpipe", "--tiles 2: --pipeline-schedule gpipe passes each "
          "micro-batch on by itself; leave out --tiles, or use vertical"},
@@ -120,7 +120,7 @@ static void test_meshes(void) {
     CHECK(strcmp(json_string_value(json_object_get(ranks, "schedule")), "vertical") == 0);
     json_decref(json);
     run(in_memory, "--mesh pp=4");
-    CHECK(strstr(process.outcome.out, "pipeline: 34 stages over 4 ranks; vertical; stages ") != NULL);
+    CHECK(strstr(process.outcome.out, "pipeline: 10 stages over 4 ranks; vertical; stages ") != NULL);
 }
 
 /* Copies of the model are planned, and what does not divide is refused before anything is reserved. */
@@ -289,16 +289,21 @@ static void test_auto(void) {
 }
 
 int main(void) {
-    config_path = files_write_text("8b.json", config_text);
+    /* A plan takes seconds: make test takes two of those below. */
+    static const struct {
+        void (*run)(void);
+        bool whole;
+    } tests[] = {{test_gain, true}, {test_library, true}, {test_threads, true}, {test_lane_cores, false},
+                 {test_no_gain, true}, {test_refusal, true}, {test_copies, false}, {test_meshes, false}};
+    whole_path = files_write_text("8b.json", CONFIG(32));
+    config_path = part_path = files_write_text("2b.json", CONFIG(8));
     test_auto();
+    config_path = whole_path;
     test_choice();
-    /* A plan of such a model takes seconds: make test takes one or two of these. */
-    static void (*const tests[])(void) = {test_gain, test_library, test_threads,
-                                          test_lane_cores, test_no_gain, test_refusal, test_copies,
-                                          test_meshes};
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
+        config_path = tests[i].whole ? whole_path : part_path;
         if (test_takes(i, 6)) {
-            tests[i]();
+            tests[i].run();
         }
     }
     return test_end();

@@ -1,6 +1,6 @@
 /* Plans of pipelines: of random models, with every schedule, each rank's list is proven alone and all lists together;
  * what crosses from rank to rank is what the formulas say; planted faults are refused. A number as argument is that of
- * random models. */
+ * random models, of which `make test` takes a third. */
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "offload/plan/plan.h"
@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { SAMPLES = 200, RANKS_MAX = 16 };
+enum { SAMPLES = 200, RANKS_MAX = 16, QUICK = 3 };
 
 struct totals {
     uint64_t plans, refused, transfers, deps, of_schedule[OX_PIPE_COUNT];
@@ -286,7 +286,7 @@ static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *to
 
 int main(int argc, char **argv) {
     struct totals totals = {0};
-    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES;
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(QUICK);
     for (uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1; seed <= count; seed++) {
         struct plan_sample s;
         if (choose(&s, seed)) {
@@ -302,6 +302,6 @@ int main(int argc, char **argv) {
     }
     printf("\n%llu of %llu changes of meaning found\n", (unsigned long long)totals.joint.found,
            (unsigned long long)totals.joint.made);
-    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 1000 && totals.reports > 100);
+    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 300 && totals.reports > 30);
     return test_end();
 }
