@@ -4,6 +4,9 @@
 #define OX_TESTS_SIMT_KERNEL_H
 
 #ifdef __cplusplus
+/* The host's compiler does not see that what a kernel writes in one loop it reads in another. */
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,9 +27,9 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* Identity of the running fiber. It is found by the fiber's stack, because finding a variable of the thread takes longer
- * than most of what a kernel does between two looks: stacks lie in a region that is aligned to its size, and in place of
- * the first of them lie the identities of all. */
+/* Identity of the running fiber. It is found by the fiber's stack, because finding a variable of the thread takes
+ * longer than most of what a kernel does between two looks: stacks lie in a region that is aligned to its size, and in
+ * place of the first of them lie the identities of all. */
 struct alignas(64) simt_here {
     simt_index thread, block, block_dim, grid_dim;
     struct simt_machine *machine;

@@ -1,5 +1,6 @@
 /* `offload plan --ranks N`: what several GPUs gain for a model of 8 billion parameters, or of a quarter of its layers
- * where the number does not matter, what they divide by the planner's choice, and the budget that is named where N ranks do not fit. No GPU is needed: the plan is for one. */
+ * where the number does not matter, what they divide by the planner's choice, and the budget that is named where N
+ * ranks do not fit. No GPU is needed: the plan is for one. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
