@@ -272,6 +272,9 @@ static void *host_lane_main(void *context) {
         pthread_mutex_unlock(&lane->base.lock);
 
         const enum ox_status status = run_job(lane, job, skip, &times);
+        if (status != OX_OK && !skip && lane->config.failed != NULL) {
+            lane->config.failed(lane->config.owner, status);
+        }
         if (observer != NULL) {
             observer(observer_context, &times);
         }

@@ -30,6 +30,12 @@ static bool is_used(const struct ox_rank *rank, uint32_t lane) {
     return false;
 }
 
+/* A failure ends what others wait for from this rank, also where a lane finds it in what it waits for itself: what the
+ * rank would receive meanwhile may wait for what it does not send any more. */
+static void end_waits(void *rank, enum ox_status status) {
+    ox_link_abort(rank, status);
+}
+
 /* Each lane of the host is a thread, so only those are opened that have tasks; those of the device are used between
  * steps too. */
 static enum ox_status open_lanes(struct ox_rank *rank) {
@@ -40,6 +46,7 @@ static enum ox_status open_lanes(struct ox_rank *rank) {
         const struct ox_host_lane_config host = {
             .label = ox_lane_name((enum ox_lane_id)i),
             .owner = rank,
+            .failed = end_waits,
             .queue_len = rank->config.window > 0 ? 2 * rank->config.window + 1 : HOST_QUEUE_LEN,
             .chaos_seed = rank->config.chaos_seed,
             .chaos_ns_max = OX_CHAOS_NS_MAX,

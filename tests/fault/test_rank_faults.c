@@ -1,5 +1,5 @@
 /* One rank of several fails at any place of a step: at a call to the drive, in compute, or at a call to the other
- * ranks, before or after these have done it. The step returns, says what failed and on which rank, and all ranks fall
+ * ranks, before or after these have done it, transfers of a pipeline among them. The step returns, says what failed and on which rank, and all ranks fall
  * back together; what follows has the bits of one rank. A step that hangs ends the test.
  *
  *     test_rank_faults [HITS]: tries so many visits to each site, at every placement */
@@ -24,8 +24,18 @@ enum { LATE_SECONDS = 3, WAIT_SECONDS = 1 };
 enum { STEPS = 3, FAULT_STEP = 1, GROUPS = 4, HANG_SECONDS = 200, NEVER = UINT32_MAX };
 
 /* Where a step fails. */
-enum site { SITE_READ, SITE_WRITE, SITE_FLUSH, SITE_COMPUTE, SITE_BEFORE_CALL, SITE_AFTER_CALL, SITE_COUNT };
-static const char *const site_names[] = {"read", "write", "flush", "compute", "before a call", "after a call"};
+enum site {
+    SITE_READ, SITE_WRITE, SITE_FLUSH, SITE_COMPUTE, SITE_BEFORE_CALL, SITE_AFTER_CALL, SITE_BEFORE_TRANSFER,
+    SITE_AFTER_TRANSFER, SITE_COUNT
+};
+static const char *const site_names[] = {"read",         "write",           "flush",         "compute", "before a call",
+                                         "after a call", "before a transfer", "after a transfer"};
+/* How ranks lie. */
+static const struct shape {
+    uint32_t ranks, pipe;
+    enum ox_pipe_schedule schedule;
+} shapes[] = {{2, 1, OX_PIPE_VERTICAL}, {4, 1, OX_PIPE_VERTICAL}, {2, 2, OX_PIPE_1F1B}, {4, 2, OX_PIPE_VERTICAL}};
+enum { SHAPES = sizeof shapes / sizeof *shapes };
 static const enum ox_fault_point points[] = {OX_FAULT_ON_READ, OX_FAULT_ON_WRITE, OX_FAULT_ON_FLUSH};
 
 struct rig {
@@ -40,6 +50,11 @@ struct rig {
 
 static bool on_drive(enum site site) {
     return site <= SITE_FLUSH;
+}
+
+/* At a call to another rank of the pipeline alone; else of all ranks. */
+static bool on_transfer(enum site site) {
+    return site == SITE_BEFORE_TRANSFER || site == SITE_AFTER_TRANSFER;
 }
 
 /* ---- compute: the lane of one rank fails or is late behind the task number `fail_at` ----------------------- */
@@ -92,7 +107,7 @@ static uint64_t visits(const struct rig *rig, struct ox_rank *rank, enum site si
     }
     for (int call = 0; call < OX_COMM_CALL_COUNT; call++) {
         struct ox_comm_stats stats;
-        ox_comm_stats(rank->comm, (enum ox_comm_call)call, &stats);
+        ox_comm_stats(on_transfer(site) ? rank->pipe : rank->comm, (enum ox_comm_call)call, &stats);
         calls += stats.calls;
     }
     return calls;
@@ -103,6 +118,9 @@ static void arm(const struct rig *rig, struct ox_rank *rank, enum site site, uin
         ox_io_fault_set(rig->fault, &(struct ox_fault_rule){OX_FAULT_EIO, points[site], at, false});
     } else if (site == SITE_COMPUTE) {
         atomic_store(&fail_at, (unsigned)at);
+    } else if (on_transfer(site)) {
+        const struct ox_comm_fault fault = {.call_idx = at, .after = site == SITE_AFTER_TRANSFER, .status = OX_E_COMM};
+        REQUIRE_OK(ox_comm_fault_open(rank->pipe, &fault, &rank->pipe));
     } else {
         const struct ox_comm_fault fault = {.call_idx = at, .after = site == SITE_AFTER_CALL, .status = OX_E_COMM};
         struct ox_comm *const all = rank->comm;
@@ -230,17 +248,21 @@ static void say_hang(int signal_number) {
 static void check_place(struct rig *rig, const struct harness_place *place) {
     rig->place = *place;
     rig->place.io = rig->fault;
-    for (rig->run.ranks = 2; rig->run.ranks <= 4; rig->run.ranks += 2) {
+    for (int i = 0; i < SHAPES; i++) {
+        rig->run.ranks = shapes[i].ranks;
+        rig->run.pipe = shapes[i].pipe;
+        rig->run.schedule = shapes[i].schedule;
         rig->tried = rig->lost = 0;
         for (int site = 0; site < SITE_COUNT; site++) {
             const bool reads = place->request.state_tier == OX_TIER_NVME || place->request.act_tier == OX_TIER_NVME;
-            if (on_drive((enum site)site) && (!place->store || (site == SITE_READ && !reads))) {
+            const bool has_drive = place->store && (site != SITE_READ || reads);
+            if ((on_drive((enum site)site) && !has_drive) || (on_transfer((enum site)site) && rig->run.pipe == 1)) {
                 continue;
             }
             check_site(rig, (enum site)site);
         }
-        printf("%s: %u ranks, %u faults, %u lost the step before too\n", place->name, rig->run.ranks, rig->tried,
-               rig->lost);
+        printf("%s: %u ranks, pipe %u, %u faults, %u lost the step before too\n", place->name, rig->run.ranks,
+               rig->run.pipe, rig->tried, rig->lost);
     }
 }
 
@@ -257,7 +279,7 @@ static enum ox_status submit_late(struct ox_io_queue *queue, uint32_t drive_idx,
 }
 
 /* The rank that has waited longest says for whom; all go back to the last commit, and on from there. */
-static void try_late(struct rig *rig, const struct harness_place *place, uint32_t idx, bool at_drive) {
+static void try_late(struct rig *rig, const struct harness_place *place, uint32_t pipe, uint32_t idx, bool at_drive) {
     struct harness harness;
     struct outcome outcome;
     char missing[48];
@@ -265,6 +287,8 @@ static void try_late(struct rig *rig, const struct harness_place *place, uint32_
     rig->place = *place;
     rig->place.io = &slow;
     rig->run.ranks = 4;
+    rig->run.pipe = pipe;
+    rig->run.schedule = OX_PIPE_VERTICAL;
     harness_open(&rig->run, &rig->place, &harness);
     golden_steps(&harness, &rig->golden, 0, FAULT_STEP, &outcome);
     watch_compute(ox_engine_rank(harness.engine, idx));
@@ -275,7 +299,8 @@ static void try_late(struct rig *rig, const struct harness_place *place, uint32_
     printf("%s, late %s: %s\n", place->name, at_drive ? "at the drive" : "in compute", ox_error_text());
     snprintf(missing, sizeof missing, " s for rank %u, which did not come", idx);
     CHECK(sscanf(ox_error_text(), "rank %u: ", &named) == 1 && named < rig->run.ranks);
-    CHECK(strstr(ox_error_text(), at_drive ? ", which did not come" : missing) != NULL && (at_drive || named != idx));
+    const bool chains = at_drive || pipe > 1; /* who waits for whom that waits */
+    CHECK(strstr(ox_error_text(), chains ? ", which did not come" : missing) != NULL && (chains || named != idx));
     check_together(harness.engine, rig->run.ranks);
     atomic_store(&fail_at, NEVER);
     go_on(rig, &harness, &outcome, "after it was late");
@@ -291,8 +316,9 @@ static void check_late(struct rig *rig) {
         while (i == 1 && place->request.overlap <= 0) {
             place++;
         }
-        try_late(rig, place, 2, false);
-        try_late(rig, place, 1, true);
+        try_late(rig, place, 1, 2, false);
+        try_late(rig, place, 1, 1, true);
+        try_late(rig, place, 2, 2, false);
     }
 }
 
