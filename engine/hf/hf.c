@@ -262,10 +262,11 @@ static enum ox_status place_entry(struct ox_hf_folder *folder, const struct ox_h
 static enum ox_status check_complete(const struct ox_hf_folder *folder) {
     const struct ox_model *const model = folder->model;
     uint32_t missing_count = 0;
-    const char *missing = "";
+    const char *missing = "", *half = ""; /* half: of a tensor in MXFP4 whose blocks are there */
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         if (!is_placed(folder, i)) {
             missing = missing_count == 0 ? model->tensors[i].name : missing;
+            half = missing_count == 0 && folder->places[i].entry != NULL ? "_scales" : half;
             missing_count++;
         }
     }
@@ -273,8 +274,8 @@ static enum ox_status check_complete(const struct ox_hf_folder *folder) {
         return OX_OK;
     }
     const bool head_alone = missing_count == 1 && strcmp(missing, "lm_head.weight") == 0;
-    return ox_fail(OX_E_CONFIG, "%s: tensor \"%s\" is missing (%" PRIu32 " in all)%s", folder->path, missing,
-                   missing_count,
+    return ox_fail(OX_E_CONFIG, "%s: tensor \"%s%s\" is missing (%" PRIu32 " in all)%s", folder->path, missing,
+                   half, missing_count,
                    head_alone ? "; if the head is the embedding, set \"tie_word_embeddings\" to true "
                                 "in config.json"
                               : "; fetch what is missing, or use the config.json that came with the weights");

@@ -462,6 +462,8 @@ static void test_bad_mxfp4(void) {
         {"0.mlp.experts.down_proj_scales", "0.mlp.experts.down_proj_scalez", "does not belong to the gpt_oss"},
         {"0.mlp.experts.down_proj_scales", "0.self_attn.sinks_______scales", "does not belong to the gpt_oss"},
         {"1.mlp.experts.down_proj_blocks", "0.mlp.experts.down_proj_blocks", "duplicate"},
+        {"1.mlp.experts.gate_up_proj_scales\":", "1.self_attn.rotary_emb.inv_freq\"  :",
+         "model.layers.1.mlp.experts.gate_up_proj_scales\" is missing (1 in all)"},
         {"\"U8\"", "\"I8\"", "is not the U8"},
         {"[4,32,1]", "[4,1,32]", "is not the U8 [4, 32, 1] that MXFP4 has for a matrix of 32 inputs"},
     };
