@@ -155,11 +155,8 @@ static enum ox_status check_optimizer(const struct ox_config *c, unsigned comman
                        : c->loss.initial_scale_power != 16 ? "--initial-scale-power"
                                                            : "--loss-scale-window");
     }
-    if (c->save.eval_ema && (c->optim.ema_decay == 0 || c->optim.moments == OX_MOMENTS_Q8)) {
-        return ox_fail(OX_E_CONFIG, "--eval-ema: %s", c->optim.ema_decay == 0
-                       ? "there are no averages; add --ema-decay, such as 0.999"
-                       : "a state of --moments q8 has not the bits to put averages in the place of weights; use bf16, "
-                         "or measure checkpoints by `offload eval --ema`");
+    if (c->save.eval_ema && c->optim.ema_decay == 0) {
+        return ox_fail(OX_E_CONFIG, "--eval-ema: there are no averages; add --ema-decay, such as 0.999");
     }
     if (optimizes && c->optim.optimizer == OX_OPTIM_MUON && c->optim.moments == OX_MOMENTS_Q8) {
         return ox_fail(OX_E_CONFIG, "--moments %s: --optimizer muon has moments in f32 or bf16; use bf16",

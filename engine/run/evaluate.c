@@ -182,6 +182,9 @@ static enum ox_status eval_averages(struct ox_trainer *trainer, struct eval_sum 
     const struct ox_eval_sets *const sets = &trainer->input.eval_sets;
     const uint64_t limit = eval_limit(trainer);
     struct eval_sum sum = {0};
+    if (ox_engine_swaps_from_commit(trainer->engine)) {
+        ox_trainer_persist(trainer);
+    }
     OX_TRY(ox_engine_swap_averages(trainer->engine));
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < ox_max_u64(sets->count, 1) && status == OX_OK; i++) {
@@ -352,7 +355,7 @@ static enum ox_status open_reference(struct pass *pass) {
     memcpy(reference->run_id, trainer->identity.run_id, sizeof reference->run_id);
     /* Before the first step what other numerics have said is said anew; later the run goes on with it. */
     const uint64_t numerics[] = {trainer->engine_config.dtype, trainer->engine_config.device,
-                                 trainer->engine_config.router_rounds};
+                                 trainer->engine_config.router_rounds, trainer->config.parts.base_dtype};
     reference->numerics = trainer->state.step == 0 ? ox_hash_seed(numerics, sizeof numerics / sizeof *numerics) : 0;
     enum ox_status status = is_base ? ox_hf_base_hash(trainer->folder, &reference->weights) : OX_OK;
     add_part(reference, trainer->input.train);

@@ -524,57 +524,6 @@ enum ox_status ox_engine_finish_update(struct ox_engine *engine) {
                ? status : run_and_end(engine, finish_update, NULL, ox_rank_end_pending);
 }
 
-bool ox_engine_plan_swaps(const struct ox_engine_plan *plan) {
-    bool swaps = true;
-    for (uint32_t rank = 0; rank < ox_plan_rank_count(&plan->input); rank++) {
-        const struct ox_shard_table *const table = &ox_engine_plan_at(plan, rank)->table;
-        for (uint32_t i = 0; i < table->unit_count; i++) {
-            const struct ox_homes *const homes = &table->shards[i].homes;
-            const bool on_drives = homes->weights == OX_TIER_NVME || homes->state == OX_TIER_NVME;
-            swaps &= table->shards[i].fixed || table->shards[i].chunk_count == 0 || !on_drives;
-        }
-    }
-    return swaps;
-}
-
-/* Exchanges both planes of a chunk's trained tensors; returns how many averages the master's format cannot hold. */
-static uint64_t swap_chunk(const struct ox_model *model, uint32_t unit_idx, const struct ox_chunk_view *view) {
-    const uint64_t past = view->first + view->count;
-    const struct ox_tensor *tensor = NULL;
-    ox_chunk_values_get(view, OX_PLANE_MASTER);
-    while ((tensor = ox_unit_next_tensor(model, &model->units[unit_idx], tensor)) != NULL) {
-        const uint64_t end = ox_min_u64(tensor->offset + tensor->count, past);
-        for (uint64_t at = ox_max_u64(tensor->offset, view->first); tensor->trained && at < end; at++) {
-            float *const value = &view->values[at - view->first];
-            float *const average = &view->state.average[at - view->first];
-            const float master = *value;
-            *value = *average;
-            *average = master;
-        }
-    }
-    return ox_chunk_values_set(view, OX_PLANE_MASTER);
-}
-
-enum ox_status ox_engine_swap_averages(struct ox_engine *engine) {
-    const struct ox_model *const model = engine->config.model;
-    OX_ASSERT(engine->config.state.averages && ox_engine_plan_swaps(engine->plan));
-    enum ox_status status = ox_engine_finish_update(engine);
-    for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
-        const uint32_t count = model->units[unit_idx].trained ? ox_engine_chunk_count(engine, unit_idx) : 0;
-        for (uint32_t i = 0; i < count && status == OX_OK; i++) {
-            struct ox_chunk_view view;
-            if (!ox_engine_has_chunk(engine, unit_idx, i)) {
-                continue;
-            }
-            status = ox_engine_chunk_get(engine, unit_idx, i, &view);
-            const uint64_t bad_count = status == OX_OK ? swap_chunk(model, unit_idx, &view) : 0;
-            status = bad_count == 0 ? status : ox_fail(OX_E_CORRUPT, "averages of the weights are not finite");
-            OX_THEN(status, ox_engine_chunk_put(engine, unit_idx, i, &view));
-        }
-    }
-    return status;
-}
-
 void ox_engine_finished_traffic(const struct ox_engine *engine, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
     memset(out, 0, sizeof ox_first_rank(engine)->traffic.finished);
     for (uint32_t i = 0; i < engine->seat_count; i++) {

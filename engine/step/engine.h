@@ -313,11 +313,16 @@ OX_MUST enum ox_status ox_engine_step(struct ox_engine *engine, const struct ox_
  * before the engine is closed, or the last step is lost. */
 OX_MUST enum ox_status ox_engine_finish_update(struct ox_engine *engine);
 
-/* Exchanges the weights of all trained tensors with their averages, where both live in memory (ox_engine_plan_swaps),
- * and finishes a pending update before; so an evaluation in between is that of the averages. A second call undoes it.
- * Nothing may be trained, saved or committed in between. */
+/* Exchanges the weights of all trained tensors with their averages, where the weights live in memory
+ * (ox_engine_plan_swaps), and finishes a pending update before; so an evaluation in between is that of the averages. A
+ * second call undoes it. Nothing may be trained, saved or committed in between.
+ *
+ * Where averages live on drives (ox_engine_swaps_from_commit) the weights come back from the last commit, which must be
+ * that of the step: ox_engine_persist before. */
 OX_MUST enum ox_status ox_engine_swap_averages(struct ox_engine *engine);
-/* Whether all that ox_engine_swap_averages exchanges lives in memory. */
+bool ox_engine_swaps_from_commit(const struct ox_engine *engine);
+/* Whether all weights that ox_engine_swap_averages exchanges live in memory, and a store has room for a commit beside
+ * what follows it. */
 bool ox_engine_plan_swaps(const struct ox_engine_plan *plan);
 
 /* Bytes of updates that were finished alone since the last step, which no step's result has yet. */

@@ -28,6 +28,7 @@ struct ox_engine {
     struct ox_pool *threads; /* one for each seat; NULL with one */
     struct ox_tee tee;
     pthread_mutex_t tee_lock; /* one rank at a time calls it */
+    bool averaged; /* memory has averages in the place of weights, which the last commit has */
     bool failed; /* since the last step that succeeded, so ranks may have to be made ready */
     bool store_lost; /* there was one, and after a failure it did not open again */
     uint32_t rank_total; /* of all processes */

@@ -30,8 +30,7 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
         return;
     }
     if (homes->weights != OX_TIER_NVME) {
-        const uint64_t bytes = rules->lo_in_state ? ox_shard_hi_bytes(&b->in->table->shards[unit_idx], elems)
-                                                  : ox_plan_weight_bytes(b->in, unit_idx);
+        const uint64_t bytes = rules->lo_in_state ? elems * OX_HI_BYTES : ox_plan_weight_bytes(b->in, unit_idx);
         s->weights_home[unit_idx] = ox_build_resident(b, OX_BUF_WEIGHTS, homes->weights, bytes, unit_idx);
     }
     if (homes->state != OX_TIER_NVME && !b->in->model.eval_only &&
