@@ -1,5 +1,5 @@
 /* Manual pages and completions against the table of options: every option of a command is in its page and is offered,
- * nothing else is, and roff and the shells find no fault. */
+ * nothing else is, and roff and the shells find no fault. Commands that pages show have flags that exist. */
 #include "base/file.h"
 #include "engine/config/config.h"
 #include "tests/kit/files.h"
@@ -406,8 +406,81 @@ static void test_other_shells(void) {
     }
 }
 
+/* ---- what pages show -------------------------------------------------------------------------------- */
+
+static unsigned bit_of(const char *name, size_t bytes) {
+    static const struct {
+        const char *name;
+        unsigned bit;
+    } commands[] = {{"train", OX_CMD_TRAIN}, {"plan", OX_CMD_PLAN}, {"eval", OX_CMD_EVAL}, {"doctor", OX_CMD_DOCTOR},
+                    {"bench", OX_CMD_BENCH}, {"export", OX_CMD_EXPORT}, {"merge", OX_CMD_MERGE},
+                    {"average", OX_CMD_AVERAGE}, {"unlock", OX_CMD_UNLOCK}, {"inspect", OX_CMD_INSPECT},
+                    {"tokenize", OX_CMD_TOKENIZE}, {"init", OX_CMD_INIT}, {"generate", OX_CMD_GENERATE},
+                    {"trace", OX_CMD_TRACE}, {"compare", OX_CMD_COMPARE}, {"top", OX_CMD_TOP},
+                    {"store", OX_CMD_STORE}, {"help", OX_CMD_HELP}};
+    for (unsigned i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strlen(commands[i].name) == bytes && strncmp(commands[i].name, name, bytes) == 0) {
+            return commands[i].bit;
+        }
+    }
+    return 0;
+}
+
+/* Every flag of a command that a page shows exists for that command; returns how many there were. A comment or another
+ * program ends it. */
+static unsigned check_shown(const char *path, const char *line, size_t bytes) {
+    static const char program[] = "offload ";
+    char text[1024], name[NAME_BYTES];
+    unsigned count = 0;
+    snprintf(text, sizeof text, "%.*s", (int)bytes, line);
+    char *const begin = strncmp(text, "    ", 4) == 0 ? strstr(text, program) : NULL;
+    if (begin == NULL) {
+        return 0;
+    }
+    begin[strcspn(begin, "#|;`")] = '\0';
+    const char *const command = begin + sizeof program - 1;
+    const unsigned bit = bit_of(command, strcspn(command, " "));
+    for (const char *at = begin; bit != 0 && (at = strstr(at, " --")) != NULL; at += 3) {
+        snprintf(name, sizeof name, "%.*s", (int)strspn(at + 3, "abcdefghijklmnopqrstuvwxyz0123456789-_"), at + 3);
+        for (char *c = name; *c != '\0'; c++) {
+            *c = (char)(*c == '_' ? '-' : *c);
+        }
+        const bool found = ox_option_find_in(name, bit) != NULL || strcmp(name, "config") == 0 || /* read before */
+                           (strncmp(name, "no-", 3) == 0 && ox_option_find_in(name + 3, bit) != NULL);
+        if (!found) {
+            printf("%s: --%s is no flag: %s\n", path, name, text);
+            test_failure_count++;
+        }
+        count++;
+    }
+    return count;
+}
+
+static void test_shown_commands(void) {
+    static const char *const pages[] = {
+        "README.md", "docs/usage.md", "docs/data.md", "docs/conversations.md", "docs/from-scratch.md", "docs/gpu.md",
+        "docs/lora.md", "docs/mixtures.md", "docs/optimizer.md", "docs/planning.md", "docs/preferences.md",
+        "docs/ranks.md", "docs/strategies.md", "docs/tracing.md", "docs/watching.md", "docs/benchmarks.md",
+        "docs/families.md", "docs/reliability.md"};
+    unsigned count = 0;
+    for (unsigned i = 0; i < sizeof pages / sizeof *pages; i++) {
+        char *text = NULL;
+        size_t bytes = 0;
+        REQUIRE_OK(ox_file_read(pages[i], 1 << 20, &text, &bytes));
+        for (const char *line = text; *line != '\0'; line += line[strcspn(line, "\n")] == '\n') {
+            const size_t length = strcspn(line, "\n");
+            count += check_shown(pages[i], line, length);
+            line += length;
+        }
+        free(text);
+    }
+    CHECK(count > 150);
+    printf("%u flags in commands of pages\n", count);
+}
+
 int main(void) {
     read_names();
+    test_shown_commands();
     test_pages();
     test_train_page();
     test_errors();
