@@ -183,14 +183,18 @@ static bool are_same(const struct ox_tensor *a, const struct ox_tensor *b) {
     return strcmp(a->name, b->name) == 0 && a->rank == b->rank && memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
 
+static bool has_tensor(const struct ox_model *model, const struct ox_tensor *tensor) {
+    uint32_t i = 0;
+    while (i < model->tensor_count && !are_same(tensor, &model->tensors[i])) {
+        i++;
+    }
+    return i < model->tensor_count;
+}
+
 /* The first tensor of `a` that `b` lacks or has in another shape; NULL: there is none. */
 static const char *lacks(const struct ox_model *a, const struct ox_model *b) {
     for (uint32_t i = 0; i < a->tensor_count; i++) {
-        uint32_t k = 0;
-        while (k < b->tensor_count && !are_same(&a->tensors[i], &b->tensors[k])) {
-            k++;
-        }
-        if (k == b->tensor_count) {
+        if (!has_tensor(b, &a->tensors[i])) {
             return a->tensors[i].name;
         }
     }
@@ -260,6 +264,21 @@ static enum ox_status check_sharing(const char *path, uint32_t had, uint32_t has
                          had == 0 ? "leave it out, or begin a new run" : "give the run's number again");
 }
 
+/* Refuses a tensor without moments: it was frozen, or the checkpoint is of a model that does not have it. */
+static enum ox_status refuse_untrained(const char *path, const struct ox_model *model, const struct ox_st_file *optim,
+                                       const struct ox_tensor *tensor) {
+    struct ox_hf_folder *folder = NULL;
+    enum ox_status status = model->config.lora.r > 0 ? OX_OK : ox_hf_open(path, true, &folder);
+    OX_THEN(status, folder != NULL ? ox_hf_regroup(folder, model->config.mixture.per_unit, model->config.tensor_groups)
+                                   : OX_OK);
+    if (status == OX_OK && folder != NULL && !has_tensor(ox_hf_model(folder), tensor)) {
+        status = ox_fail(OX_E_CONFIG, "%s: has another model than the one in training: it lacks, in this shape, "
+                         "\"%s\"; give the run's --model", path, tensor->name);
+    }
+    ox_hf_close(&folder);
+    return status == OX_OK ? refuse_entry(model, optim, tensor, OX_PLANE_M, NULL) : status;
+}
+
 enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_model *model) {
     char optim_path[OX_PATH_BYTES];
     struct ox_st_file *optim = NULL;
@@ -276,7 +295,7 @@ enum ox_status ox_checkpoint_check_trained(const char *path, const struct ox_mod
     OX_THEN(status, ox_st_open(optim_path, &optim));
     for (uint32_t i = 0; status == OX_OK && i < model->tensor_count; i++) {
         if (model->tensors[i].shares_idx == OX_NO_TENSOR && was_frozen(optim, &model->tensors[i])) {
-            status = refuse_entry(model, optim, &model->tensors[i], OX_PLANE_M, NULL);
+            status = refuse_untrained(path, model, optim, &model->tensors[i]);
         }
     }
     ox_st_close(&optim);

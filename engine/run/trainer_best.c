@@ -76,7 +76,8 @@ uint64_t ox_trainer_save_every(const struct ox_trainer *trainer, uint64_t end) {
 static const char *needs_evaluations(const struct ox_config *config) {
     return config->save.save_strategy == OX_SAVE_BEST          ? "--save-strategy best"
            : config->save.load_best_model_at_end               ? "--load-best-model-at-end"
-           : config->save.early_stopping_patience > 0          ? "--early-stopping-patience" : NULL;
+           : config->save.early_stopping_patience > 0          ? "--early-stopping-patience"
+           : config->save.eval_on_start                        ? "--eval-on-start" : NULL;
 }
 
 /* Whether checkpoints beside the last one are saved right after evaluations. */

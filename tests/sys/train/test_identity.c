@@ -502,6 +502,9 @@ static void test_models(void) {
     begin_with("named", other, text_path);
     sys_args_add(&args, "--max-steps 3 --resume latest");
     run(0, "other.json: the run began with ");
+    begin_with("named", sys_write_model("gpt2"), text_path);
+    sys_args_add(&args, "--max-steps 3 --resume latest");
+    run(2, "named/checkpoint-3: has another model than the one in training: it lacks, in this shape, \"");
     begin("named", "--max-steps 5 --resume latest"); /* what it began with stays on record */
     sys_run_well(&args, &process);
     CHECK(strstr(process.outcome.err, "the run began with ") == NULL);
