@@ -4,22 +4,16 @@
  * another. The other process notices and ends by itself, or is ended with it. After each kill either way leads on:
  * `latest`, or the same command again. Both end with the bits of the undisturbed run of one process.
  *
- * A start waits more than it computes, and `make test-all` takes thousands: parts of the calls, each a process with
- * folders of its own, take them side by side.
- *
- *     test_kill_start_processes [--part IDX] */
+ * A start waits more than it computes, and `make test-all` takes thousands, in parts (tests/kit/parts.h). */
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
+#include "tests/kit/parts.h"
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/tiny_run.h"
 #include "tests/kit/test.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 enum { PROCESSES = 2, PARTS = 5 };
 /* About as many calls as the start of each makes, so that one kill or two of each are in `make test`. */
@@ -37,7 +31,7 @@ static struct target {
 } *target; /* shared, as these are */
 static struct tiny_told *told;
 static uint64_t kill_count, again_count;
-static unsigned part, part_count = 1;
+static struct test_part part;
 
 static bool is_below(const char *path, const char *folder) {
     const size_t bytes = strlen(folder);
@@ -141,33 +135,16 @@ static bool kill_at(enum what what, unsigned process, enum call_fault fault, uin
 }
 
 static void sweep(enum what what, unsigned process, enum call_fault fault) {
-    const unsigned stride = test_stride(strides[process]) * part_count;
-    uint64_t idx = test_first(strides[process]) + part;
+    const unsigned stride = test_stride(strides[process]) * part.count;
+    uint64_t idx = test_first(strides[process]) + part.idx;
     while (test_failure_count < 10 && kill_at(what, process, fault, idx)) {
         idx += stride;
     }
     printf("%s, process %u: about %llu calls\n", what_names[what], process, (unsigned long long)calls_seen->changes);
 }
 
-/* Runs each part as this program anew; all end with this one. */
-static int run_parts(void) {
-    for (part = 0; part < PARTS; part++) {
-        const char *const idx = plain_pathf("%u", part);
-        const pid_t child = fork();
-        if (child == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGTERM);
-            execl("/proc/self/exe", program_invocation_name, "--part", idx, (char *)NULL);
-            _exit(126);
-        }
-        CHECK(child > 0);
-    }
-    for (int how = 0; wait(&how) > 0;) {
-        CHECK(WIFEXITED(how) && WEXITSTATUS(how) == 0);
-    }
-    return test_end();
-}
-
 int main(int argc, char **argv) {
+    (void)argc;
     tiny_single_thread(argv);
     sys_mpi_require();
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -177,11 +154,8 @@ int main(int argc, char **argv) {
     calls_options.picks = is_of_run;
     target = tiny_shared(sizeof *target);
     tiny_process(&seam);
-    if (argc == 3) {
-        part = (unsigned)strtoul(argv[2], NULL, 10);
-        part_count = PARTS;
-    } else if (test_all()) {
-        return run_parts();
+    if (!parts_begin(PARTS, argv, &part)) {
+        return test_end();
     }
     told = tiny_shared(sizeof *told);
     tiny_begin(TINY_IN_MEMORY);

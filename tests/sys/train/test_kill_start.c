@@ -5,12 +5,14 @@
  * undisturbed run, and of two new runs one is instead begun again with the same command. Nothing has to be overwritten
  * again, and no checkpoint is lost. Runs without drives, new or in the place of another, are killed up to their first
  * checkpoint. Every third time the run that `latest` leads to is killed at its start as well.
+ * `make test-all` takes thousands of calls, in parts.
  *
  *     test_kill_start [STRIDE] */
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 #include "tests/kit/calls.h"
 #include "tests/kit/files.h"
+#include "tests/kit/parts.h"
 #include "tests/kit/run/tiny_run.h"
 #include "tests/kit/test.h"
 
@@ -24,6 +26,9 @@ enum { STRIDE = 24, QUICK = 1 };
 enum { STRIDE = 6, QUICK = 16 };
 #endif
 
+enum { PARTS = 4 };
+
+static struct test_part part;
 static struct tiny_told *told; /* shared */
 static uint64_t kill_count, again_count, twice_count;
 
@@ -172,9 +177,9 @@ static void sweep(enum what what, uint64_t stride) {
     static const char *const unused[] = {"the store is not used", NULL};
     tiny_expect_warnings(what == REBUILD ? unused : NULL);
     for (enum call_fault fault = CALL_DIES_BEFORE; fault <= CALL_DIES_AFTER; fault++) {
-        uint64_t idx = test_first((unsigned)stride);
+        uint64_t idx = test_first((unsigned)stride) + part.idx * stride;
         while (test_failure_count < 10 && kill_at(what, fault, idx)) {
-            idx += stride;
+            idx += part.count * stride;
         }
         calls = fault == CALL_DIES_BEFORE ? idx : calls;
     }
@@ -185,6 +190,9 @@ static void sweep(enum what what, uint64_t stride) {
 int main(int argc, char **argv) {
     const uint64_t given = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
     tiny_single_thread(argv);
+    if (!parts_begin(PARTS, argv, &part)) {
+        return test_end();
+    }
     calls_seen = tiny_shared(sizeof *calls_seen);
     calls_options.picks = is_of_run;
     told = tiny_shared(sizeof *told);
