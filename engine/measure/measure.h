@@ -49,6 +49,7 @@ struct ox_measure_input {
     enum ox_real products; /* inputs of GEMMs, where the CPU device has them */
     uint32_t compute_threads, optimizer_threads;
     struct ox_state_format state;
+    uint64_t update_bytes; /* of planes that the optimizer's update is timed on; 0: twice the last cache */
     enum ox_isa isa;
     const char *const *drive_folders;
     const uint64_t *drive_bytes; /* that the run may use of each */

@@ -12,10 +12,11 @@
 enum { ROUNDS_MAX = 9 };
 static const uint64_t BYTES_LEAST = UINT64_C(64) << 20, BYTES_MOST = UINT64_C(1) << 30;
 
-/* As many parameters as make their planes twice the size of the last cache. */
-static uint64_t params_of(struct ox_state_format format) {
+/* As many parameters as make their planes twice the size of the last cache, or as large as was asked for. */
+static uint64_t params_of(struct ox_state_format format, uint64_t asked) {
     const long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    const uint64_t bytes = ox_min_u64(ox_max_u64(2 * (uint64_t)(cache > 0 ? cache : 0), BYTES_LEAST), BYTES_MOST);
+    const uint64_t large = ox_min_u64(ox_max_u64(2 * (uint64_t)(cache > 0 ? cache : 0), BYTES_LEAST), BYTES_MOST);
+    const uint64_t bytes = asked > 0 ? asked : large;
     const uint64_t each = ox_state_layout_of(format, OX_GROUP_ELEMS).bytes / OX_GROUP_ELEMS + 6;
     return bytes / each / OX_GROUP_ELEMS * OX_GROUP_ELEMS;
 }
@@ -25,7 +26,7 @@ enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox
     const struct ox_optim_settings settings = {.learning_rate = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
                                               .weight_decay = 0.01, .grad_scale = 0.5, .step = 100};
     const uint64_t now_ns = ox_clock_ns(), left_ns = end_ns > now_ns ? end_ns - now_ns : 1;
-    uint64_t params = params_of(format);
+    uint64_t params = params_of(format, input->update_bytes);
     const uint64_t bytes = 6 * params + ox_state_layout_of(format, params).bytes + 4096;
     double all[ROUNDS_MAX];
     struct ox_measure_rig rig;
