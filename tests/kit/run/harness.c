@@ -355,6 +355,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
     };
     const uint32_t most = tiles_max(&config);
     config.request.tiles = config.request.tiles > most ? most : config.request.tiles;
+    config.request.rough = !test_all(); /* what is left open may be any choice */
     if (place->store) {
         config.nvme_folders = out->folders;
         config.nvme_bytes = out->bytes;
