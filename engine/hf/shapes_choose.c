@@ -285,6 +285,26 @@ static void tell_mixture(const struct mixture_rule *rule, const struct ox_model_
     OX_ASSERT(used < MORE_BYTES);
 }
 
+/* Whether its file would be read again. */
+static bool is_readable(const struct ox_model_config *config) {
+    json_t *json = NULL;
+    struct ox_model_config again;
+    enum ox_status status = ox_model_config_json(config, NULL, "float32", &json);
+    OX_THEN(status, ox_model_config_parse(config->family, json, &again));
+    json_decref(json);
+    return status == OX_OK;
+}
+
+/* Leaves out a window over all layers, as newer models of these families do; where layers with one take turns with
+ * others, the family needs it. */
+static void settle_window(struct ox_model_config *config) {
+    const uint32_t window = config->window;
+    config->window = 0;
+    if (!is_readable(config)) {
+        config->window = window;
+    }
+}
+
 /* The configuration of these sizes; what is no size is the family's default. */
 static enum ox_status make_config(const struct ox_shape_request *request, struct ox_model_config *config) {
     const bool is_phi3 = strcmp(request->family, "phi3") == 0;
@@ -321,7 +341,7 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
         config->eos_id = request->eos_id;
         config->rope_theta = config->rope && request->contexts > 4096 ? fmax(config->rope_theta, 5e5)
                                                                       : config->rope_theta;
-        config->window = rule != NULL && rule->windows ? config->window : 0;
+        settle_window(config);
     }
     return status;
 }

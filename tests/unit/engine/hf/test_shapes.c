@@ -56,10 +56,25 @@ static void test_known(void) {
     CHECK(ox_shape_find("llama-9b") == NULL);
 }
 
+/* The file of a chosen shape is one that is read again, as the same model. */
+static void check_written(const struct ox_model_config *config) {
+    json_t *json = NULL;
+    struct ox_model_config again;
+    REQUIRE_OK(ox_model_config_json(config, NULL, "float32", &json));
+    if (ox_model_config_parse(config->family, json, &again) != OX_OK) {
+        printf("%s: %s\n", config->family, ox_error_text());
+        test_failure_count++;
+    } else {
+        CHECK(again.hidden == config->hidden && again.layers == config->layers && again.window == config->window);
+    }
+    json_decref(json);
+}
+
 static void test_chosen(void) {
     static const char *const families[] = {"llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3", "gpt2", "mixtral",
                                            "granitemoe", "olmoe", "qwen2_moe", "qwen3_moe", "gpt_oss", "glm4_moe",
-                                           "deepseek_v3"};
+                                           "deepseek_v3", "gemma2", "gemma3_text", "olmo2", "olmo3", "granite",
+                                           "cohere2", "exaone4"};
     static const double counts[] = {3e6, 1e7, 3e7, 1e8, 3.5e8, 1e9, 3e9, 7e9, 1.3e10, 7e10, 4e11};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         const bool is_deepseek = strcmp(families[i], "deepseek_v3") == 0; /* 256 experts, each at least 32 wide */
@@ -82,6 +97,7 @@ static void test_chosen(void) {
             if (fabs(off) >= 0.1) {
                 printf("%s %g: off by %.3f\n%s", families[i], counts[k], off, reasons);
             }
+            check_written(&config);
             ox_model_close(&model);
         }
     }
