@@ -126,6 +126,8 @@ OX_MUST enum ox_status ox_trainer_run(struct ox_trainer *trainer, const struct o
                                       const struct ox_trainer_hooks *hooks, int *ended_by);
 /* Whether the run ended because evaluations no longer improved (--early-stopping-patience), which the log says. */
 bool ox_trainer_ended_early(const struct ox_trainer *trainer);
+/* Whether a stop came between the last step, whose weights are saved, and the evaluation that belongs to it. */
+bool ox_trainer_lacks_eval(const struct ox_trainer *trainer);
 /* Path of the checkpoint that the run ended with, or that is its best one if that is asked for; "" before that. */
 const char *ox_trainer_result(const struct ox_trainer *trainer);
 

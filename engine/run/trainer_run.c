@@ -557,6 +557,11 @@ static void record_eval(const struct ox_trainer *trainer) {
     }
 }
 
+bool ox_trainer_lacks_eval(const struct ox_trainer *trainer) {
+    return trainer->state.step == trainer->max_steps && ox_trainer_evaluates(trainer) &&
+           trainer->last_eval.step != trainer->state.step;
+}
+
 static enum ox_status run_on(struct ox_trainer *trainer, int *ended_by) {
     enum ox_status status = catch_up(trainer);
     OX_THEN(status, loop(trainer, ended_by));

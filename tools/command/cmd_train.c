@@ -26,12 +26,13 @@ static void tell_stop(const struct ox_trainer *trainer, const struct ox_config *
                            : signal_number == SIGTERM ? " by SIGTERM"
                            : signal_number == SIGHUP  ? " by SIGHUP"
                                                       : "";
-    if (progress->step < progress->max_steps && !ox_trainer_ended_early(trainer) &&
+    const bool early = progress->step < progress->max_steps;
+    if ((early || ox_trainer_lacks_eval(trainer)) && !ox_trainer_ended_early(trainer) &&
         ox_trainer_result(trainer)[0] != '\0') {
         const bool alone =
             config->save.save_only_model && (config->memory.nvme_count == 0 || config->memory.store_generations == 1);
-        ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "; %s", by, progress->step,
-               progress->max_steps,
+        ox_log(OX_LOG_INFO, "stopped%s after step %" PRIu64 " of %" PRIu64 "%s; %s", by, progress->step,
+               progress->max_steps, early ? "" : ", before its evaluation",
                alone ? "nothing has the optimizer's state (--save-only-model): a new run with this folder as --model "
                        "goes on from these weights" : "--resume-from-checkpoint latest goes on");
     }

@@ -509,6 +509,24 @@ static void test_damage(void) {
     files_remove_folder(copy);
 }
 
+/* A stop after the last step leaves its evaluation out, says so, and a resume makes it. The machine decides whether the
+ * stop comes in time. */
+static void test_stop_at_end(void) {
+    begin("late", 0, "");
+    sys_args_word(&args, "--eval-data=%s", text_path); /* instead of a tenth of it */
+    sys_interrupt(&args, &process, "\nsaved ", SIGTERM);
+    const bool evaluated = sys_said(&process, "\neval at step 8 ");
+    if (evaluated == sys_said(&process, "stopped by SIGTERM after step 8 of 8, before its evaluation; ")) {
+        sys_complain(&process, "a stop after the last step");
+    }
+    begin("late", 0, "");
+    sys_args_add(&args, "--resume latest");
+    sys_args_word(&args, "--eval-data=%s", text_path);
+    sys_run_well(&args, &process);
+    CHECK(strstr(process.outcome.out, "held-out loss ") != NULL);
+    remove_run("late");
+}
+
 int main(void) {
     model_path = sys_write_model("llama");
     text_path = sys_write_text(24000);
@@ -525,6 +543,7 @@ int main(void) {
     test_epochs(false);
     test_epochs(true);
     test_other_format();
+    test_stop_at_end();
     make_expected(" --dtype bf16 --moments q8");
     test_named_checkpoints();
     if (test_takes(0, 2)) { /* `make test`: these or those of the last run */
