@@ -98,7 +98,8 @@ typedef enum ox_status ox_job_fn(void *owner, const void *args);
 struct ox_host_lane_config {
     const char *label;
     void *owner;           /* passed to every job */
-    /* Called on the lane's thread when it fails first, in a job or in what it waits for, with its error text; or NULL. */
+    /* Called on the lane's thread when it fails first, in a job or in what it waits for, with its error text; or NULL.
+     */
     void (*failed)(void *owner, enum ox_status status);
     uint32_t queue_len;    /* pending jobs and waits at most; submit blocks at that */
     uint64_t chaos_seed;   /* not 0: delay every job at random, up to chaos_ns_max */

@@ -1,6 +1,7 @@
 /* One rank of several fails at any place of a step: at a call to the drive, in compute, or at a call to the other
- * ranks, before or after these have done it, transfers of a pipeline among them. The step returns, says what failed and on which rank, and all ranks fall
- * back together; what follows has the bits of one rank. A step that hangs ends the test.
+ * ranks, before or after these have done it, transfers of a pipeline among them. The step returns, says what failed and
+ * on which rank, and all ranks fall back together; what follows has the bits of one rank. A step that hangs ends the
+ * test.
  *
  *     test_rank_faults [HITS]: tries so many visits to each site, at every placement */
 #include "engine/step/engine_internal.h"
