@@ -15,7 +15,7 @@ static const double CORE_RATE_LEAST = 12e9;
 static const double COPY_SHARE = 0.72, COLD_SHARE = 0.48;
 /* GEMMs in a step, between other work, reach this share of their rate alone, fitted to whole steps: in fp32, and in
  * bf16, where they take less time, so that waiting for memory is a larger part of it;
- * docs/measurements/2026-11-28-turns.md. */
+ * docs/measurements/archive.md. */
 static const double GEMM_SHARE = 0.96, GEMM_SHARE_BF16 = 0.92;
 /* Attention's GEMMs are short, with exponentials between them, and reach this share of the rate of large GEMMs. */
 static const double ATTENTION_SHARE = 0.82;
