@@ -452,13 +452,18 @@ static bool may_group(const struct ox_trainer *trainer) {
 }
 
 /* For --experts-per-unit auto: compares groups by the simulator, from all experts in their block's unit on, halving
- * them as long as that gains 1 % or nothing fits. If nothing fits, the refusal is that of the first. */
+ * them as long as that gains 1 %, or nothing fits, down to a sixteenth of them. If nothing fits, the refusal is that of
+ * the first. */
 static enum ox_status choose_experts(struct ox_trainer *trainer) {
+    enum { LEAST_SHARE = 16 };
     const uint32_t experts = ox_hf_model(trainer->folder)->config.mixture.router.experts;
     const enum ox_sharding given = trainer->engine_config.sharding;
     uint32_t best = 0;
     double best_seconds = INFINITY, seconds = 0;
     for (uint32_t per_unit = 0, last = 0; last != 1; last = per_unit, per_unit = (last == 0 ? experts : last) / 2) {
+        if (isinf(best_seconds) && last > 0 && last * LEAST_SHARE <= experts) {
+            break; /* what still lacks room lacks it elsewhere, and searches take longer the more units there are */
+        }
         enum ox_status status = regroup(trainer, per_unit);
         if (status == OX_E_CONFIG) {
             break; /* cannot be cut so */
