@@ -265,7 +265,7 @@ OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
 /* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
  * names what does not go with it. */
 /* Refuses what ranks that divide groups of features cannot do. */
-OX_MUST enum ox_status ox_trainer_check_tensors(const struct ox_trainer *trainer);
+OX_MUST enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,
                                                      uint32_t sum_groups);
 /* Refuses dropout of adapters where there is none. */

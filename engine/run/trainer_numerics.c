@@ -291,11 +291,24 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
 static const char *not_over_tensors(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     return engine->device == OX_DEVICE_CUDA                   ? "--device cuda"
-           : strcmp(trainer->config.ranks.mesh, "auto") == 0  ? "--mesh auto"
-           : trainer->config.memory.nvme_count > 0            ? "--nvme" : NULL;
+           : strcmp(trainer->config.ranks.mesh, "auto") == 0  ? "--mesh auto" : NULL;
 }
 
-enum ox_status ox_trainer_check_tensors(const struct ox_trainer *trainer) {
+/* What no group has several ranks update alike, and one of them writes it to their store, to which none may return. */
+static enum ox_status hold_updates(struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    if (config->memory.nvme_count == 0) {
+        return OX_OK;
+    }
+    if (strcmp(config->place.optimizer_overlap, "speculative") == 0 || config->place.speculative_units > 0) {
+        return ox_fail(OX_E_CONFIG, "--optimizer-overlap speculative: does not exist with --tensor-parallel-size and "
+                       "--nvme together yet; use held");
+    }
+    trainer->engine_config.request.speculative_units = 0;
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer) {
     const uint32_t tensors = trainer->engine_config.tensors;
     const uint32_t groups = ox_model_groups(&trainer->engine_config.model->config);
     if (tensors == 1) {
@@ -312,8 +325,9 @@ enum ox_status ox_trainer_check_tensors(const struct ox_trainer *trainer) {
                        (uint32_t)ox_align_up(groups, tensors));
     }
     return is_power(groups / tensors)
-               ? OX_OK : ox_fail(OX_E_CONFIG, "--tensor-parallel-size %u: each rank would add %u groups, which is no "
-                                 "power of two; use %u", tensors, groups / tensors, groups);
+               ? hold_updates(trainer)
+               : ox_fail(OX_E_CONFIG, "--tensor-parallel-size %u: each rank would add %u groups, which is no power of "
+                         "two; use %u", tensors, groups / tensors, groups);
 }
 
 /* ---- Muon ---- */

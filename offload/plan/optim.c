@@ -63,6 +63,9 @@ void ox_plan_adam_traffic(const struct ox_plan *plan, const struct ox_plan_input
     }
     reads[OX_TRAFFIC_STATE] += homes->state == OX_TIER_NVME || work.from_store ? state : 0;
     reads[OX_TRAFFIC_WEIGHTS] += homes->weights == OX_TIER_NVME || work.from_store ? hi : 0;
+    if (!plan->rules[unit_idx].stored) {
+        return;
+    }
     const struct ox_on_drives must = plan->rules[unit_idx].on_drives;
     writes[OX_TRAFFIC_STATE] += must.state || !work.stays ? state : 0;
     writes[OX_TRAFFIC_WEIGHTS] += must.hi || !work.stays ? hi : 0;

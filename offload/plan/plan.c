@@ -204,6 +204,13 @@ bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32
            (owner == OX_NONE || owner == ox_mesh_at(&mesh, rank, OX_AXIS_TENSOR));
 }
 
+bool ox_plan_leads_store(const struct ox_plan_input *input) {
+    const struct ox_plan_ranks *const ranks = &input->ranks;
+    const uint32_t per_store = ranks->per_store > 0 ? ranks->per_store : ox_plan_rank_count(input);
+    const uint32_t first = ranks->idx / per_store * per_store;
+    return ox_plan_tensor_at(input) == 0 || ranks->idx < first + ox_plan_data_ranks(input);
+}
+
 /* Numbers the chunks of a rank's table for a store that `per_store` ranks in a row have for themselves: of each unit
  * those that some of them hold, which are successive ones. */
 static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_shard_table *whole,

@@ -45,6 +45,8 @@ struct ox_unit_rules ox_plan_unit_rules(const struct ox_plan_input *input, uint3
     out.lo_in_state = out.lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
                       homes->state == homes->weights;
     const bool from_host = homes->weights != OX_TIER_DEVICE && ox_plan_shares_host(input);
+    out.copied = ox_plan_tensors(input) > 1 && ox_plan_tensor_owner(&input->ranks, unit_idx) == OX_NONE;
+    out.stored = !out.copied || ox_plan_leads_store(input);
     out.gather_tier = input->budget.unified || from_host ? OX_TIER_HOST : OX_TIER_DEVICE;
     if (input->model.units[unit_idx].trained) {
         rule_update(input, unit_idx, &out);

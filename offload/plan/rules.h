@@ -24,6 +24,9 @@ struct ox_unit_rules {
                                partial sums of the norm cross the link */
     bool sums_on_device;    /* the device makes the square sums of its gradient: where it is updated there, and never of
                                tied weights that the host updates, because both uses are added on the host */
+    bool copied;            /* several ranks of a coordinate have the unit, and update it alike: it is of no group of
+                               features that they divide. It lives in memory */
+    bool stored;            /* the rank writes the unit to its store: of several that have it there, the first */
     bool speculative;       /* it is updated in the backward of its own step, if steps overlap */
     bool saves_replaced;    /* what its update replaces then is saved in host memory; else it is on the drives */
     bool goes_ahead;        /* such an update makes hi ahead of the state: where compute reads hi alone, from host
@@ -40,6 +43,8 @@ struct ox_unit_rules {
     uint64_t replaced_state_offset, replaced_bytes;
 };
 
+/* Of a unit that several ranks of a coordinate have, whether the rank is the first of those that share a store. */
+bool ox_plan_leads_store(const struct ox_plan_input *input);
 /* Works them out for an input of which no plan was built; ox_plan.rules has those of a plan. */
 struct ox_unit_rules ox_plan_unit_rules(const struct ox_plan_input *input, uint32_t unit_idx);
 

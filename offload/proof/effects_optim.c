@@ -166,6 +166,8 @@ static void count_adam(struct effects *e, uint32_t unit_idx) {
     if (is_written(e)) {
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_WEIGHTS, homes->weights == OX_TIER_NVME || all ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_READ, OX_TRAFFIC_STATE, homes->state == OX_TIER_NVME || all ? state : 0);
+    }
+    if (is_written(e) && ox_proof_stores(e->in, unit_idx)) {
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_WEIGHTS,
                          homes->weights == OX_TIER_NVME || returns || is_committed(e) ? hi : 0);
         ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE,

@@ -63,6 +63,17 @@ static inline uint32_t ox_proof_tensor_of(const struct ox_plan_input *input, uin
 static inline bool ox_proof_is_of_group(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_tensors(input) > 1 && input->ranks.group_of[unit_idx] != OX_NONE;
 }
+/* Whether several ranks of a coordinate have the unit; and whether the rank writes it to its store, which of those that
+ * share one the first does. */
+static inline bool ox_proof_is_copied(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_tensors(input) > 1 && !ox_proof_is_of_group(input, unit_idx);
+}
+static inline bool ox_proof_stores(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t idx = input->ranks.idx, per_store = input->ranks.per_store;
+    const uint32_t before = per_store > 0 ? idx % per_store : idx; /* of the ranks that share the store */
+    return !ox_proof_is_copied(input, unit_idx) || ox_proof_tensor_of(input, idx) == 0 ||
+           before < ox_proof_ranks(input);
+}
 static inline bool ox_proof_has_group(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
     return !ox_proof_is_of_group(input, unit_idx) ||
            input->ranks.group_of[unit_idx] * ox_proof_tensors(input) / input->ranks.tensor_groups ==

@@ -47,6 +47,9 @@ void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool d
             request->weights_tier < OX_TIER_COUNT ? ox_search_requested(request->weights_tier, unified) : far;
         homes->state = request->state_tier < OX_TIER_COUNT ? ox_search_requested(request->state_tier, unified) : far;
         homes->grad = request->grad_tier < OX_TIER_COUNT ? ox_search_requested(request->grad_tier, unified) : far;
+        if (ox_plan_unit_rules(s->in, i).copied && far == OX_TIER_NVME) { /* in a store that others may write */
+            homes->weights = homes->state = homes->grad = OX_TIER_HOST;
+        }
         const uint32_t place = s->in->model.units[i].order_idx;
         if (device_first ? place < device_units : place + device_units >= s->in->model.unit_count) {
             homes->weights = homes->state = homes->grad = OX_TIER_DEVICE;

@@ -60,11 +60,10 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         .unit = ox_model_stage_unit(rank->config.model, is->task->stage_idx),
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
-        .begins = is->task->begins,
+        .begins = is->task->begins, .phase = is->task->phase,
         .trains = is->plan->kind == OX_PLAN_TRAIN,
         .noise_stream = rank->step.input->step << 24 | (rank->loss_first + is->task->mb_idx),
         .in_phases = rank->shape.groups.contexts > 1 || ox_shape_tensors(&rank->shape) > 1,
-        .phase = is->task->phase,
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */

@@ -312,8 +312,8 @@ static enum ox_status write_chunk(struct ox_rank *rank, uint32_t unit_idx, uint3
     uint32_t count = 0;
     struct ox_store_info info;
     ox_store_info(rank->store, &info);
-    if (is_fixed(rank, unit_idx) && info.committed) {
-        return OX_OK; /* the store has it, and no run changes it */
+    if ((is_fixed(rank, unit_idx) && info.committed) || !ox_rank_rules(rank, unit_idx)->stored) {
+        return OX_OK; /* the store has it, and no run changes it; or another rank writes it */
     }
     if (written.hi) {
         ops[count++] =

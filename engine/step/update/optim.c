@@ -94,10 +94,12 @@ static uint32_t chunk_reads(void *owner, const struct ox_stream_chunk *at, struc
     return count;
 }
 
-/* What the update of a unit writes: all of it if it is committed, else what the drives must have. */
+/* What the update of a unit writes: all of it if it is committed, else what the drives must have; nothing where another
+ * rank does. */
 static struct ox_on_drives written_planes(const struct ox_rank *rank, const struct ox_unit_run *unit) {
-    return unit->stays ? ox_rank_rules(rank, unit->unit_idx)->on_drives
-                       : (struct ox_on_drives){.hi = true, .state = true};
+    const struct ox_unit_rules *const rules = ox_rank_rules(rank, unit->unit_idx);
+    return !rules->stored ? (struct ox_on_drives){.hi = false}
+           : unit->stays  ? rules->on_drives : (struct ox_on_drives){.hi = true, .state = true};
 }
 
 /* Bytes that a chunk reads from the drives, or writes. */

@@ -12,16 +12,17 @@ enum { QUICK = 3, HANG_SECONDS = 300 };
 static const struct mesh {
     unsigned processes; /* 0: threads */
     const char *words;
+    bool in_memory; /* copies of the state, which a store of one process does not have */
 } meshes[] = {
-    {0, "--tensor-parallel-size 2"},
-    {2, "--tensor-parallel-size 2"},
-    {0, "--mesh dp=2,tp=2"},
-    {0, "--mesh tp=2,pp=2"},
-    {2, "--mesh dp=2,tp=2 --sharding zero2"},
-    {0, "--ranks 8 --mesh tp=2 --sharding hybrid_shard --shard-size 2"},
-    {0, "--mesh dp=2,tp=2 --sharding no_shard"},
-    {2, "--mesh tp=2,pp=2 --pipeline-schedule gpipe"},
-    {0, "--mesh dp=3,tp=2 --sharding shard_grad_op --kept-blocks 2"},
+    {0, "--tensor-parallel-size 2", false},
+    {2, "--tensor-parallel-size 2", false},
+    {0, "--mesh dp=2,tp=2", false},
+    {0, "--mesh tp=2,pp=2", false},
+    {2, "--mesh dp=2,tp=2 --sharding zero2", false},
+    {0, "--ranks 8 --mesh tp=2 --sharding hybrid_shard --shard-size 2", true},
+    {0, "--mesh dp=2,tp=2 --sharding no_shard", true},
+    {2, "--mesh tp=2,pp=2 --pipeline-schedule gpipe", false},
+    {0, "--mesh dp=3,tp=2 --sharding shard_grad_op --kept-blocks 2", false},
 };
 enum { MESHES = sizeof meshes / sizeof *meshes };
 static const struct family tensors_families[] = {
@@ -36,10 +37,11 @@ enum { TENSORS_FAMILIES = sizeof tensors_families / sizeof *tensors_families };
 static void try_mesh(const struct family *family, const struct mesh *mesh, int place_idx,
                      const struct result *expected) {
     static struct sys_args launched;
-    const struct place *const place = &places[place_idx % IN_MEMORY_COUNT];
+    const struct place *const place = &places[place_idx % (mesh->in_memory ? IN_MEMORY_COUNT : PLACE_COUNT)];
     begin_ranks(family, 0, place->words);
     sys_args_add(&args, "--tensor-groups 2");
     sys_args_add(&args, mesh->words);
+    add_drives(place->drives);
     if (mesh->processes > 0) {
         alarm(HANG_SECONDS);
         sys_mpi_begin(&launched, mesh->processes, &args, SYS_MPI_END_OTHERS);
@@ -51,19 +53,23 @@ static void try_mesh(const struct family *family, const struct mesh *mesh, int p
     end_ranks(plain_pathf("%u processes, %s", mesh->processes, mesh->words), place, expected);
 }
 
-/* A run goes on from its checkpoints with other ranks; it keeps the groups of its beginning. */
-static void go_on(const struct family *family) {
-    static const char *const ranks[5] = {"--tensor-parallel-size 2", "--ranks 1", "--mesh dp=2,tp=2", "--mesh dp=2",
-                                         "--mesh tp=2,pp=2"};
+/* Two processes with a part of the features each go on from their stores. */
+static void go_on_from_stores(const struct family *family) {
+    static struct sys_args launched;
     struct result expected = run_one(family, plain_pathf("--max-steps 50 --tensor-groups 2 %s", constant_words));
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 2; i++) {
         begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_add(&args, ranks[i]);
-        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
+        sys_args_add(&args, "--tensor-parallel-size 2 --state-tier nvme");
+        sys_args_add(&args, i == 0 ? "--max-steps 30" : "--max-steps 50");
         sys_args_add(&args, constant_words);
-        sys_run_well(&args, &process);
+        add_drives(1);
+        alarm(HANG_SECONDS);
+        sys_mpi_begin(&launched, 2, &args, SYS_MPI_END_OTHERS);
+        sys_run_well(&launched, &process);
+        alarm(0);
     }
-    compare("other ranks in turn", test_path("ranks"), &expected);
+    remove_drives(1);
+    compare("two processes with stores", test_path("ranks"), &expected);
     files_remove_folder(test_path("ranks"));
     end_one(&expected);
 }
@@ -82,7 +88,6 @@ static void check_refusals(void) {
         {"--mesh cp=2,tp=2", "does not exist with --tensor-groups yet"},
         {"--mesh auto --ranks 2 --tensor-parallel-size 2", "does not exist with --mesh auto yet"},
         {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},
-        {"--mesh tp=2 --nvme .:32MiB", "--tensor-parallel-size 2: does not exist with --nvme yet"},
         {"--tp-size 2", "use --tensor-parallel-size N"},
         {"--sequence-parallel", "has the activations of all rows between its products"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -154,7 +159,10 @@ int main(void) {
         }
         end_one(&expected);
     }
-    go_on(&tensors_families[0]);
+    static const char *const ranks[5] = {"--tensor-parallel-size 2", "--ranks 1", "--mesh dp=2,tp=2", "--mesh dp=2",
+                                         "--mesh tp=2,pp=2"};
+    change_ranks(&tensors_families[0], "--tensor-groups 2", ranks);
+    go_on_from_stores(&tensors_families[0]);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 5);
     return test_end();

@@ -51,11 +51,13 @@ static void take_reference(struct harness *harness, const json_t *golden, double
     }
 }
 
+/* tensors: ranks that divide the groups. */
 static void train(const json_t *golden, const json_t *of, const struct harness_place *place, uint32_t tensor_groups,
-                  struct results *out) {
+                  uint32_t tensors, struct results *out) {
     const struct harness_run run = {
         .model_folder = "tests/golden/pairs", .batch = BATCH, .seq = SEQ, .micro_batches = MICRO_BATCHES,
         .compute_threads = 2, .dtype = OX_COMPUTE_FP32, .tensor_groups = tensor_groups,
+        .tensors = tensors, .ranks = tensors, .sum_groups = 1,
         .objective = {.pairs = true,
                       .pair_loss = (enum ox_pair_loss)json_integer_value(json_object_get(of, "loss")),
                       .beta = (float)json_number_value(json_object_get(of, "beta")),
@@ -92,9 +94,13 @@ static void check_run(const json_t *golden, const char *name, const json_t *of, 
                  {"logps_rejected", OX_PAIR_LOGP_REJECTED, 3.4e-5}};
     struct results memory, drives;
     double loss = 0, norm = 0, reference = 0, worst[sizeof parts / sizeof *parts] = {0};
-    train(golden, of, &harness_in_memory, tensor_groups, &memory);
-    train(golden, of, &harness_places[0], tensor_groups, &drives);
+    train(golden, of, &harness_in_memory, tensor_groups, 1, &memory);
+    train(golden, of, &harness_places[0], tensor_groups, 1, &drives);
     CHECK(memcmp(&memory, &drives, sizeof memory) == 0);
+    if (tensor_groups > 1) {
+        train(golden, of, &harness_in_memory, tensor_groups, tensor_groups, &drives);
+        CHECK(memcmp(&memory, &drives, sizeof memory) == 0);
+    }
     for (size_t i = 0; i < STEPS; i++) {
         const double want = number(of, "losses", i);
         loss = fmax(loss, fabs(memory.loss[i] - want) / fmax(1, want));
