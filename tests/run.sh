@@ -49,7 +49,8 @@ longest="sys/processes/test_kill_start_processes sys/processes/test_frozen sys/c
 sys/processes/test_processes fault/test_run_power unit/offload/search/test_search sys/command/test_ranks_planned \
 sys/command/test_check_gpu sys/train/test_cuda_run sys/train/test_budget sys/command/test_bench sys/train/test_ranks \
 sys/train/test_resume golden/test_ranks sys/text/test_stories_cli unit/offload/search/test_search_forced \
-unit/engine/measure/test_measure golden/test_generate conform/test_comm_nccl unit/offload/sim/test_sim_work \
+unit/engine/measure/test_measure unit/engine/step/test_contexts unit/engine/step/test_pipe \
+unit/engine/step/test_idle_uploads conform/test_comm_nccl unit/offload/sim/test_sim_work \
 conform/test_ops_head golden/test_cuda unit/offload/plan/test_plan unit/offload/proof/test_plan_cases \
 fault/test_run_twice sys/train/test_kill sys/train/test_kill_start conform/test_ops_linear sys/train/test_predict \
 sys/train/test_kill_every_op conform/test_ops_attention fault/test_run_calls conform/test_comm golden/test_processes \

@@ -9,7 +9,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { QUICK = 24 };
 #else
-enum { QUICK = 8 };
+enum { QUICK = 16 };
 #endif
 enum { STEPS = 2 };
 
@@ -25,7 +25,7 @@ static struct harness_run run_of(const struct golden *golden, uint32_t groups, u
     run.contexts = contexts;
     run.ranks = contexts * data;
     run.sum_groups = data;
-    run.comm_timeout_ns = UINT64_C(60000000000); /* what waits in a circle is named */
+    run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     return run;
 }
 

@@ -15,7 +15,7 @@ static struct harness_run run_of(const struct golden *golden) {
     struct harness_run run = golden_run(golden);
     run.sum_groups = GROUPS;
     run.compute_threads = 1;
-    run.comm_timeout_ns = UINT64_C(60000000000); /* what waits in a circle is named */
+    run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     return run;
 }
 

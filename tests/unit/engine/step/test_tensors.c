@@ -25,7 +25,7 @@ static struct harness_run run_of(const struct golden *golden, uint32_t groups, u
     run.tensors = tensors;
     run.ranks = tensors * data;
     run.sum_groups = 2;
-    run.comm_timeout_ns = UINT64_C(60000000000); /* what waits in a circle is named */
+    run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     return run;
 }
 
