@@ -8,16 +8,31 @@
 
 enum { NAME_BYTES = 256, PATTERN_BYTES = 96 };
 
+/* Whether the pattern of so many bytes matches. Most have no wildcard, or begin with something else: thousands are asked
+ * for each value of a configuration. */
+static bool matches_one(const char *at, size_t bytes, const char *text) {
+    const size_t plain = strcspn(at, "*?[\\ ");
+    if (plain >= bytes) {
+        return strncmp(at, text, bytes) == 0 && text[bytes] == '\0';
+    }
+    if (strncmp(at, text, plain) != 0) {
+        return false;
+    }
+    char pattern[PATTERN_BYTES];
+    snprintf(pattern, sizeof pattern, "%.*s", (int)bytes, at);
+    return fnmatch(pattern, text, 0) == 0;
+}
+
 /* Whether one of the patterns, which are separated by spaces, matches. A pattern without a dot is of a name without
  * one. */
 static bool matches(const char *patterns, const char *text) {
     const bool nested = strchr(text, '.') != NULL;
-    for (const char *at = patterns; *at != '\0'; at += strcspn(at, " "), at += strspn(at, " ")) {
-        char pattern[PATTERN_BYTES];
-        snprintf(pattern, sizeof pattern, "%.*s", (int)strcspn(at, " "), at);
-        if ((!nested || strchr(pattern, '.') != NULL) && fnmatch(pattern, text, 0) == 0) {
+    for (const char *at = patterns; *at != '\0'; at += strspn(at, " ")) {
+        const size_t bytes = strcspn(at, " ");
+        if ((!nested || memchr(at, '.', bytes) != NULL) && matches_one(at, bytes, text)) {
             return true;
         }
+        at += bytes;
     }
     return false;
 }
