@@ -8,8 +8,8 @@
 
 enum { NAME_BYTES = 256, PATTERN_BYTES = 96 };
 
-/* Whether the pattern of so many bytes matches. Most have no wildcard, or begin with something else: thousands are asked
- * for each value of a configuration. */
+/* Whether the pattern of so many bytes matches. Most have no wildcard, or begin with something else: thousands are
+ * asked for each value of a configuration. */
 static bool matches_one(const char *at, size_t bytes, const char *text) {
     const size_t plain = strcspn(at, "*?[\\ ");
     if (plain >= bytes) {
