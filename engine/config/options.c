@@ -362,7 +362,7 @@ static const struct ox_option options[] = {
      .default_text = "false", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "adapters give directions, beside trained magnitudes of rows (DoRA)"},
     {.name = "base-dtype", .type = OX_OPT_CHOICE, MEMBER(parts.base_dtype), .choices = "auto|q8",
-     .group = group_training, .default_text = "auto", .commands = RUN, .bears = OX_BEARS_BITS,
+     .group = group_training, .default_text = "auto", .commands = RUN | OX_CMD_EVAL, .bears = OX_BEARS_BITS,
      .help = "in what blocks are kept and moved that are frozen whole, as with adapters; q8: 8 bits and a scale for 32 "
              "weights, expanded on arrival; auto: as the folder has them"},
     {.name = "adapter", .alias = "adapter-name-or-path", .placeholder = "DIR", .type = OX_OPT_TEXT, TEXT(parts.adapter),

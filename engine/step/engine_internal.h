@@ -1,4 +1,4 @@
-/* Shared by the files of the facade (engine.c, engine_store.c, rank.c): the ranks of a process as one. */
+/* Shared by the files of the facade (averages.c, engine.c, engine_store.c, rank.c): the ranks of a process as one. */
 #ifndef OX_ENGINE_STEP_ENGINE_INTERNAL_H
 #define OX_ENGINE_STEP_ENGINE_INTERNAL_H
 

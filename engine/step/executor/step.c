@@ -241,8 +241,7 @@ static enum ox_status issue_cast(const struct issue *is) {
     return OX_QUEUE(&is->rank->ops, is->lane, planes_join, &(struct ox_op_planes_join){
         .out = view(is, OX_USE_CAST).ptr, .hi = source.hi, .lo = source.lo,
         .count = ox_unit_elems(is->rank, is->task->unit_idx), .real = is->rank->shape.compute.real,
-        .format = ox_rank_format(is->rank, is->task->unit_idx),
-        .to_hi = !is->rank->plan->input.model.precision->lo_travels});
+        .format = ox_rank_format(is->rank, is->task->unit_idx), .to_hi = is->rank->shape.dtype == OX_COMPUTE_BF16});
 }
 
 /* The weights of a block's units as its passes read them, cast, or hi; and in backward their gradients. */

@@ -229,6 +229,28 @@ static void test_sizes(void) {
     sys_remove_run("told");
 }
 
+/* `eval --base-dtype q8` finds what the run's own evaluation found. */
+static void test_eval(void) {
+    enum { BYTES = 1601 }; /* whole windows of 16 */
+    char *const all = files_read(text_path, NULL);
+    char words[512], folder[OX_PATH_BYTES];
+    files_write("held.txt", all, BYTES);
+    free(all);
+    snprintf(words, sizeof words, "%s --base-dtype q8 --eval-windows 0 --eval-data=%s", adapted, test_path("held.txt"));
+    run("base", "told", words, false);
+    char *const curve = sys_curve(test_path("told"), "eval");
+    const double found = sys_metric(curve, STEPS, "eval_loss");
+    free(curve);
+    snprintf(folder, sizeof folder, "%s", test_pathf("told/checkpoint-%d", STEPS));
+    snprintf(words, sizeof words, "--max-seq-length 16 --host-mem 64MiB --dtype fp32 --base-dtype q8");
+    const double rounded = sys_eval_loss(folder, test_path("held.txt"), words);
+    snprintf(words, sizeof words, "--max-seq-length 16 --host-mem 64MiB --dtype fp32");
+    const double exact = sys_eval_loss(folder, test_path("held.txt"), words);
+    printf("loss %.9f, by eval %.9f, beside the folder's own weights %.9f\n", found, rounded, exact);
+    CHECK(fabs(found - rounded) < 1e-12 && exact != rounded && fabs(exact - rounded) < 1e-2);
+    sys_remove_run("told");
+}
+
 /* ---- refusals ------------------------------------------------------------------------------------------- */
 
 static void refuse(const char *more, const char *says) {
@@ -261,6 +283,7 @@ int main(void) {
     test_resumes(adapted);
     test_resumes(frozen);
     test_sizes();
+    test_eval();
     test_refusals();
     return test_end();
 }
