@@ -607,6 +607,11 @@ static enum ox_status read_run(const struct ox_hf_folder *folder, uint32_t tenso
     return status;
 }
 
+enum ox_status ox_hf_read_whole(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
+                                uint64_t count, float *out) {
+    return read_run(folder, tensor_idx, first, count, out);
+}
+
 enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                 uint64_t count, float *out) {
     const struct ox_tensor *const tensor = &folder->model->tensors[tensor_idx];

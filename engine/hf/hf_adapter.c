@@ -255,15 +255,19 @@ static uint32_t list_base(const struct ox_model *model, struct base_place *out) 
 
 /* Adds a tensor of the files to the hash. */
 static enum ox_status hash_tensor(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t *hash) {
-    const struct ox_tensor *const tensor = &ox_hf_model(folder)->tensors[tensor_idx];
+    const struct ox_model *const model = ox_hf_model(folder);
+    const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
     const uint64_t count = ox_tensor_whole_count(tensor), part = ox_min_u64(count, HASH_ELEMS);
+    const bool is_cut = ox_model_groups(&model->config) > 1;
     const uint64_t shape[] = {tensor->whole[0], tensor->whole[1], tensor->whole[2]};
     float values[HASH_ELEMS];
     enum ox_status status = OX_OK;
     *hash = ox_hash64(tensor->name, strlen(tensor->name), *hash);
     *hash = ox_hash64(shape, sizeof shape, *hash);
     for (uint64_t k = 0; k < HASH_PLACES && status == OX_OK; k++) {
-        status = ox_hf_read_base(folder, tensor_idx, (count - part) / (HASH_PLACES - 1) * k, part, values);
+        const uint64_t first = (count - part) / (HASH_PLACES - 1) * k;
+        status = is_cut ? ox_hf_read_whole(folder, tensor_idx, first, part, values)
+                        : ox_hf_read_base(folder, tensor_idx, first, part, values);
         *hash = ox_hash64(values, part * sizeof *values, *hash);
     }
     return status;

@@ -23,7 +23,8 @@ static const struct {
 } rows[] = {
     {dpo, "--dtype fp16 --lora-r 3 --lora-modules-to-save lm_head,input_layernorm --group *.lora_B.weight:lr=4x "
           "--lr-scheduler-type cosine", true},
-    {dpo, "--dtype bf16 --freeze layers.0 --group head:lr=0.5x,weight_decay=0 --lr-scheduler-type wsd --ema-decay 0.9",
+    {dpo, "--dtype bf16 --freeze layers.0 --group head:lr=0.5x,weight_decay=0 --lr-scheduler-type wsd --ema-decay 0.9 "
+          "--tensor-groups 2",
      true},
     {text, "--dtype fp16 --freeze embed,head --group *norm*:lr=2x --lr-scheduler-type linear --warmup-steps 2", true},
     {text, "--optimizer muon --freeze layers.1 --group *mlp*:lr=0.5x --lr-scheduler-type cosine", false},
