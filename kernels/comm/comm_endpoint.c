@@ -94,13 +94,13 @@ static void raise_failure(struct ox_comm_endpoint *self, enum ox_status status, 
     }
 }
 
-static void enter(struct ox_comm_endpoint *self) {
+static void begin_call(struct ox_comm_endpoint *self) {
     pthread_mutex_lock(&self->group->lock);
     self->inside++;
 }
 
 /* A failure of this rank reaches all before the call returns, and the call returns the first failure of all. */
-static enum ox_status leave(struct ox_comm_endpoint *self, enum ox_status status) {
+static enum ox_status end_call(struct ox_comm_endpoint *self, enum ox_status status) {
     if (status != OX_OK && self->group->cause == OX_OK) {
         raise_failure(self, status, ox_error_text());
     }
@@ -275,13 +275,13 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     struct ox_comm_group *const group = self->group;
     struct ox_comm_channel *const link = link_of(self);
     const uint64_t ranks = ranks_of(self);
-    enter(self);
+    begin_call(self);
     self->source = source;
     self->target = call->reduce_scatter != NULL ? call->reduce_scatter->target : NULL;
     enum ox_status status = check_memory(self, call->on_host, post->what);
     OX_THEN(status, arrive(self, OX_COMM_CHANNEL_LINK + self->number, post, "", &group->limits));
     if (status != OX_OK) {
-        return leave(self, status);
+        return end_call(self, status);
     }
     pthread_mutex_unlock(&group->lock);
     /* The first rank of a process adds for all of them; the others have to learn whether it could. */
@@ -310,7 +310,7 @@ static enum ox_status link_run(struct ox_comm_endpoint *self, const struct ox_co
     if (adds) {
         ox_first_failure_note(&first, cause_of(group));
     }
-    return leave(self, ox_first_failure_result(&first));
+    return end_call(self, ox_first_failure_result(&first));
 }
 
 static enum ox_status group_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
@@ -390,20 +390,20 @@ static enum ox_status group_send(struct ox_comm *comm, const struct ox_comm_send
     struct ox_comm_group *const group = self->group;
     struct ox_comm_post post;
     ox_comm_post_send(comm, call, &post);
-    enter(self);
+    begin_call(self);
     const bool wired = ox_comm_endpoint_peer(self, call->peer) == NULL;
     enum ox_status status = wired ? check_memory(self, call->on_host, call->what) : OX_OK;
     OX_THEN(status, match(self, &post, call->source));
     if (wired) {
         OX_THEN(status, transfer_over_wire(self, &post, call->peer, (void *)(uintptr_t)call->source));
-        return leave(self, status);
+        return end_call(self, status);
     }
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &group->limits);
     while (status == OX_OK && !self->released) {
         status = wait_for(self, link_of(self), &patience, &post, UINT64_C(1) << post.peer);
     }
-    return leave(self, status);
+    return end_call(self, status);
 }
 
 /* The receiver copies, and releases the sender. */
@@ -413,7 +413,7 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
     struct ox_comm_endpoint *const peer = ox_comm_endpoint_peer(self, call->peer);
     struct ox_comm_post post;
     ox_comm_post_recv(comm, call, &post);
-    enter(self);
+    begin_call(self);
     enum ox_status status = peer == NULL ? check_memory(self, call->on_host, call->what) : OX_OK;
     OX_THEN(status, match(self, &post, NULL));
     if (status == OX_OK && peer == NULL) {
@@ -427,26 +427,26 @@ static enum ox_status group_recv(struct ox_comm *comm, const struct ox_comm_recv
         peer->released = true;
         pthread_cond_broadcast(&link_of(self)->moved);
     }
-    return leave(self, status);
+    return end_call(self, status);
 }
 
 enum ox_status ox_comm_endpoint_agree(struct ox_comm *comm, const struct ox_comm_post *post) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     OX_ASSERT(comm->ops == &group_ops);
-    enter(self);
+    begin_call(self);
     const enum ox_status status =
         arrive(self, OX_COMM_CHANNEL_LINK + self->number, post, "", &self->group->limits);
     if (status == OX_OK) {
         link_of(self)->copying &= ~(UINT64_C(1) << self->rank);
     }
-    return leave(self, status);
+    return end_call(self, status);
 }
 
 enum ox_status ox_comm_endpoint_match(struct ox_comm *comm, const struct ox_comm_post *post) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     OX_ASSERT(comm->ops == &group_ops);
-    enter(self);
-    return leave(self, match(self, post, NULL));
+    begin_call(self);
+    return end_call(self, match(self, post, NULL));
 }
 
 static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
@@ -456,7 +456,7 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
     struct ox_comm_channel *const channel = &self->group->channels[channel_idx];
     struct ox_comm_post post;
     ox_comm_post_meet(call, &post);
-    enter(self);
+    begin_call(self);
     const uint32_t parity = (uint32_t)(channel->rounds[__builtin_ctzll(ranks_of(self))] % 2);
     const struct ox_comm_limits *const limits = call->limits != NULL ? call->limits : &self->group->limits;
     const enum ox_status status = arrive(self, channel_idx, &post, call->mine, limits);
@@ -470,7 +470,7 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
             call->all_bytes[r] = bytes;
         }
     }
-    return leave(self, status);
+    return end_call(self, status);
 }
 
 static void group_abort(struct ox_comm *comm, enum ox_status status, const char *text) {
@@ -481,7 +481,7 @@ static void group_abort(struct ox_comm *comm, enum ox_status status, const char 
 }
 
 /* Waits until what this rank has raised is decided: another failure may come before it, and a revival after it. */
-static void settle(struct ox_comm_endpoint *self) {
+static void await_decision(struct ox_comm_endpoint *self) {
     struct ox_comm_group *const group = self->group;
     const struct ox_comm_member *const member = &group->members[self->rank];
     const uint64_t limit_ns = raise_limit_ns(group);
@@ -494,7 +494,7 @@ static enum ox_status group_cause(struct ox_comm *comm) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     struct ox_comm_group *const group = self->group;
     pthread_mutex_lock(&group->lock);
-    settle(self);
+    await_decision(self);
     const enum ox_status cause = cause_of(group);
     pthread_mutex_unlock(&group->lock);
     return cause;
@@ -503,13 +503,13 @@ static enum ox_status group_cause(struct ox_comm *comm) {
 static enum ox_status group_revive(struct ox_comm *comm) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     const struct ox_comm_post post = {.call = OX_COMM_MEET, .what = "revive", .on_host = true};
-    enter(self);
+    begin_call(self);
     OX_ASSERT(self->inside == 1);
-    settle(self);
+    await_decision(self);
     if (self->number > 0) { /* the endpoint with all ranks has revived it */
-        return leave(self, cause_of(self->group));
+        return end_call(self, cause_of(self->group));
     }
-    return leave(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", &self->group->limits));
+    return end_call(self, arrive(self, OX_COMM_CHANNEL_REVIVE, &post, "", &self->group->limits));
 }
 
 /* ---- open and close --------------------------------------------------------------------------------- */
