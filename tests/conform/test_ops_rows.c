@@ -109,16 +109,23 @@ static void run_act_on(struct lab *lab, const struct act_data *data) {
     guards_end(keep);
 }
 
-static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum ox_real real) {
+static void run_act(struct lab labs[LAB_MAX], const struct act_case *shape, enum ox_real real, bool hard) {
     struct act_data data = {.shape = shape, .real = real, .out_len = (size_t)shape->rows * shape->width};
     data.in_len = data.out_len * (ox_activation_is_gated(shape->kind) ? 2 : 1);
-    data.in = random_reals(real, data.in_len, 1, shape->scale);
+    float *const in = random_reals(real, data.in_len, 1, shape->scale);
+    if (hard) {
+        make_hard(in, data.in_len, 3);
+    }
+    for (size_t i = 0; i < data.in_len; i++) {
+        in[i] = real_nearest(real, in[i]);
+    }
+    data.in = in;
     data.dout = random_reals(real, data.out_len, 2, 1.0);
     data.in_wide = widened(data.in, data.in_len);
     data.out = doubles(data.out_len);
     data.din = doubles(data.in_len);
     act_reference(&data, data.in_wide);
-    if (data.out_len < 50) {
+    if (data.out_len < 50 && !hard) {
         double *const din = doubles(data.in_len);
         memcpy(din, data.din, data.in_len * sizeof(double));
         check_error("act reference's gradient",
@@ -366,7 +373,8 @@ int main(void) {
     struct lab labs[LAB_MAX];
     labs_open(labs);
     for (int i = 0; i < 3 * (int)ACT_COUNT; i++) {
-        run_act(labs, &act_cases[i / 3], (enum ox_real)(i % 3));
+        run_act(labs, &act_cases[i / 3], (enum ox_real)(i % 3), false);
+        run_act(labs, &act_cases[i / 3], (enum ox_real)(i % 3), true);
     }
     for (int i = 0; i < 3 * (int)ROPE_COUNT; i++) {
         run_rope(labs, &rope_cases[i / 3], (enum ox_real)(i % 3));

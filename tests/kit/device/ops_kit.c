@@ -252,6 +252,15 @@ float *random_floats(size_t count, uint64_t stream, double scale) {
     return out;
 }
 
+void make_hard(float *values, size_t count, uint64_t stream) {
+    static const float hard[] = {0.0f, -0.0f, 1e-40f, -1e-40f, 1.2e-38f, -6e-8f, 1.0f, 1.0f, 89.0f, -89.0f,
+                                 200.0f, -200.0f};
+    for (size_t i = 0; i < count; i++) {
+        const double drawn = 4 * ox_uniform(1, stream, i);
+        values[i] = drawn < 1 ? hard[(size_t)(drawn * (sizeof hard / sizeof *hard))] : values[i];
+    }
+}
+
 double *widened(const float *in, size_t count) {
     double *const out = doubles(count);
     for (size_t i = 0; i < count; i++) {

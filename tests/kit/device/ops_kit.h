@@ -75,6 +75,9 @@ void guards_end(int keep);
 void fill(float *out, size_t count, float value);
 void fill_normal(float *out, size_t count, uint64_t stream, double scale);
 float *random_floats(size_t count, uint64_t stream, double scale);
+/* Replaces a fourth of the values by what goes wrong more often than normal ones: zeros of both signs, denormals, equal
+ * values, and large ones, at which exp overflows, in the range of every type. */
+void make_hard(float *values, size_t count, uint64_t stream);
 double *widened(const float *in, size_t count);
 
 /* ---- tensors of either type --------------------------------------------------------------------- */
