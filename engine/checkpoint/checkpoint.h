@@ -168,7 +168,8 @@ OX_MUST enum ox_status ox_checkpoint_remove(const char *output_dir, const char *
 OX_MUST enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *state);
 /* Reads every file listed in trainer_state.json and compares its hash; a difference is OX_E_CORRUPT naming the file. */
 OX_MUST enum ox_status ox_checkpoint_verify(const char *path);
-/* Verifies all files even if some are damaged: calls `seen` for each, and returns the first failure. */
+/* Verifies all files even if some are damaged: calls `seen` for each, on the caller's thread, and returns the first
+ * failure. */
 typedef void ox_checkpoint_seen(void *context, const char *name, uint64_t bytes, enum ox_status status);
 OX_MUST enum ox_status ox_checkpoint_verify_each(const char *path, ox_checkpoint_seen *seen, void *context);
 

@@ -93,9 +93,9 @@ OX_MUST enum ox_status ox_checkpoint_begin(struct ox_engine *engine, const struc
 OX_MUST enum ox_status ox_checkpoint_end(struct ox_checkpoint_job *job, enum ox_team_channel channel,
                                          enum ox_status written);
 
-/* Lets `fill` write a temporary folder and renames it to `path`, which must not exist. After a failure it removes the
- * folder that it has made, under either name: renamed, it may not be durable. One that somebody else has put there
- * stays. */
+/* Lets `fill`, on the caller's thread, write a temporary folder and renames it to `path`, which must not exist. After
+ * a failure it removes the folder that it has made, under either name: renamed, it may not be durable. One that
+ * somebody else has put there stays. */
 typedef enum ox_status ox_folder_fill(void *context, const char *tmp);
 OX_MUST enum ox_status ox_folder_write(const char *path, ox_folder_fill *fill, void *context);
 

@@ -21,7 +21,7 @@ struct ox_preview_row {
     struct ox_window_row row;
     uint64_t target_count;
 };
-/* Called for a row; returns OX_OK to go on with the next one. */
+/* Called for a row on the caller's thread; returns OX_OK to go on with the next one. */
 typedef enum ox_status ox_preview_fn(void *context, const struct ox_tokenizer *tokenizer,
                                      const struct ox_preview_row *row);
 
