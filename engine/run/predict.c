@@ -54,8 +54,12 @@ static void close_played(struct played *played) {
     }
 }
 
+static struct ox_rank_group group_of(const struct ox_predict_input *input) {
+    return ox_plan_group(&ox_engine_plan_at(input->plan, input->rank)->input, OX_AXIS_PIPE);
+}
+
 static enum ox_status open_played(const struct ox_predict_input *input, struct played *out) {
-    const struct ox_rank_group pipe = ox_plan_group(&ox_engine_plan_at(input->plan, input->rank)->input, OX_AXIS_PIPE);
+    const struct ox_rank_group pipe = group_of(input);
     enum ox_status status = OX_OK;
     const bool one = input->plan->others == NULL; /* of a plan that was refused there is that of the first rank */
     *out = (struct played){.input = input, .count = one ? 1 : pipe.count, .own = one ? 0 : pipe.idx};
@@ -195,19 +199,30 @@ static void simulate(const struct played *played, struct ox_prediction *out) {
         out->step.seconds + (out->persist_seconds - out->step.seconds) / (double)out->persist_steps;
 }
 
-enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out) {
+enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_predicted_tasks *out) {
     struct ox_prediction prediction = {.persist_steps = 1};
     struct played played;
     const enum ox_status status = open_played(input, &played);
-    *out = NULL;
+    *out = (struct ox_predicted_tasks){.count = 0};
     if (status == OX_OK) {
+        const struct ox_rank_group pipe = group_of(input);
         simulate(&played, &prediction);
         play(&played, OX_PLAN_TRAIN, prediction.persist_steps > 1, false, &prediction.step);
-        *out = played.sims[played.own];
-        played.sims[played.own] = NULL;
-        close_played(&played);
+        out->count = played.count;
+        out->own = played.own;
+        for (uint32_t i = 0; i < played.count; i++) {
+            out->ranks[i] = ox_rank_group_member(&pipe, i);
+            out->sims[i] = played.sims[i];
+        }
     }
     return status;
+}
+
+void ox_predicted_tasks_close(struct ox_predicted_tasks *tasks) {
+    for (uint32_t i = 0; i < tasks->count; i++) {
+        ox_sim_close(&tasks->sims[i]);
+    }
+    tasks->count = 0;
 }
 
 /* Simulates the step in the held order, to which a run goes over while most norms are clipped. */

@@ -42,9 +42,16 @@ struct ox_prediction {
 
 OX_MUST enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_prediction *out);
 
-/* Simulates the step of `input` and returns the simulator with the times of each task of the rank, which the caller
- * closes. */
-OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_sim **out);
+/* Ranks whose step was simulated together, and the simulator of each with the times of its tasks. */
+struct ox_predicted_tasks {
+    uint32_t count, own; /* own: which is that of the input's rank */
+    uint32_t ranks[OX_SIM_PIPE_MAX];
+    struct ox_sim *sims[OX_SIM_PIPE_MAX];
+};
+/* Simulates the step of `input`, of a pipeline with one rank of each other coordinate. The caller closes `out`, in any
+ * case. */
+OX_MUST enum ox_status ox_predict_tasks(const struct ox_predict_input *input, struct ox_predicted_tasks *out);
+void ox_predicted_tasks_close(struct ox_predicted_tasks *tasks);
 
 enum { OX_PREDICTION_TEXT_BYTES = 6144 };
 /* Writes the prediction as a few lines for users. */

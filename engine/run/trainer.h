@@ -59,9 +59,9 @@ const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *train
 /* Predicts what more hardware or a larger step would gain; requires a plan that fits. */
 OX_MUST enum ox_status ox_trainer_advise(const struct ox_trainer *trainer, struct ox_advice out[OX_ADVICE_COUNT]);
 /* When each task of a rank's plan for training begins and ends, by the simulator, in seconds from the start of the
- * step; both arrays have room for all of them. */
-OX_MUST enum ox_status ox_trainer_task_times(const struct ox_trainer *trainer, uint32_t rank, double *begin,
-                                             double *end);
+ * step; of a pipeline also those of the ranks of the other coordinates. The caller closes `out`, in any case. */
+OX_MUST enum ox_status ox_trainer_predict_tasks(const struct ox_trainer *trainer, uint32_t rank,
+                                                struct ox_predicted_tasks *out);
 /* Steps of an epoch, of which the last one may be partial; 0: the data is not open yet. */
 uint64_t ox_trainer_epoch_steps(const struct ox_trainer *trainer);
 uint64_t ox_trainer_bad_rows(const struct ox_trainer *trainer); /* left out by --skip-bad-rows */

@@ -35,23 +35,16 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
 }
 
 /* Predicts the times of tasks for a trace. Predictions from nominal rates are not recorded beside measured times. */
-static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_sim **sim) {
+static enum ox_status predict_tasks(struct ox_trainer *trainer, struct ox_predicted_tasks *out) {
     const struct ox_predict_input input = ox_trainer_predict_input(trainer);
-    return trainer->prediction.profiled ? ox_predict_tasks(&input, sim) : OX_OK;
+    return trainer->prediction.profiled ? ox_predict_tasks(&input, out) : OX_OK;
 }
 
-enum ox_status ox_trainer_task_times(const struct ox_trainer *trainer, uint32_t rank, double *begin, double *end) {
+enum ox_status ox_trainer_predict_tasks(const struct ox_trainer *trainer, uint32_t rank,
+                                        struct ox_predicted_tasks *out) {
     struct ox_predict_input input = ox_trainer_predict_input(trainer);
-    struct ox_sim *sim = NULL;
     input.rank = rank;
-    const enum ox_status status = ox_predict_tasks(&input, &sim);
-    const uint32_t count = ox_engine_plan_at(input.plan, rank)->train->task_count;
-    for (uint32_t i = 0; status == OX_OK && i < count; i++) {
-        begin[i] = ox_sim_begin(sim, i);
-        end[i] = ox_sim_end(sim, i);
-    }
-    ox_sim_close(&sim);
-    return status;
+    return ox_predict_tasks(&input, out);
 }
 
 static enum ox_status open_trace(struct ox_trainer *trainer) {
@@ -59,7 +52,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model *const model = ox_trainer_model(trainer);
     char path[OX_PATH_BYTES], title[OX_TRACE_TITLE_BYTES], params[OX_SIZE_TEXT_BYTES], cpu[OX_CPU_NAME_BYTES];
-    struct ox_sim *sim = NULL;
+    struct ox_predicted_tasks predicted = {.count = 0};
     if (trainer->state.step >= trainer->max_steps) {
         return OX_OK; /* no step follows: what an earlier process recorded stays */
     }
@@ -68,7 +61,7 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
         ox_log(OX_LOG_INFO, "%s: begins anew after step %" PRIu64 "; what was recorded before is replaced", path,
                trainer->state.step);
     }
-    OX_THEN(status, predict_tasks(trainer, &sim));
+    OX_THEN(status, predict_tasks(trainer, &predicted));
     ox_cpu_name(cpu);
     snprintf(title, sizeof title, "%s, %s parameters, %s; %u x %u tokens, %u micro-batch%s; on %.64s",
              model->config.family, ox_count_text((double)model->param_count, params),
@@ -79,9 +72,10 @@ static enum ox_status open_trace(struct ox_trainer *trainer) {
         status = ox_engine_trace(trainer->engine, &(struct ox_tracing_config){
             .path = path, .title = title, .bytes_max = config->save.trace_bytes,
             .steps_max = strtoull(config->save.trace, NULL, 10), /* 0 for "on" */
-            .max_steps = trainer->max_steps, .rated_bytes = config->memory.drive_endurance_bytes, .predicted = sim});
+            .max_steps = trainer->max_steps, .rated_bytes = config->memory.drive_endurance_bytes,
+            .predicted = predicted.count > 0 ? predicted.sims[predicted.own] : NULL});
     }
-    ox_sim_close(&sim);
+    ox_predicted_tasks_close(&predicted);
     return status;
 }
 

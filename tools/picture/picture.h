@@ -17,7 +17,7 @@ struct ox_picture_rank {
     uint32_t idx;
     const struct ox_plan_input *input;
     const struct ox_plan *plan;
-    const double *begin, *end; /* of each task, in seconds from the start of the step; NULL: there is no prediction */
+    const double *begin, *end; /* of each task, in seconds from the start of the step; NULL: it is not drawn */
 };
 
 struct ox_picture {
@@ -31,6 +31,10 @@ struct ox_picture {
 /* Writes the page as one HTML file without scripts. Ranks beyond the sixteenth have no column, and of ranks that do the
  * same with other micro-batches the first is drawn. OX_E_NOMEM. */
 OX_MUST enum ox_status ox_picture_write(const struct ox_picture *picture, FILE *out);
+
+/* Whether two ranks have the same list, so that one of them shows what both do. At most OX_PICTURE_DRAWN are drawn. */
+bool ox_picture_same_list(const struct ox_plan *a, const struct ox_plan *b);
+enum { OX_PICTURE_DRAWN = 16 };
 
 /* ---- for picture.c (picture_lanes.c) ---- */
 

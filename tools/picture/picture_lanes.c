@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEFT = 96, WIDTH = 1200, STRIP = 15, GAP = 3, RANK_GAP = 30, TOP = 34, DRAWN_MAX = 16, TICKS = 6 };
+enum { LEFT = 96, WIDTH = 1200, STRIP = 15, GAP = 3, RANK_GAP = 30, TOP = 34, TICKS = 6 };
 /* Boxes that are narrower, with as little between them, become one. */
 static const double NARROW = 0.5;
 
@@ -24,7 +24,7 @@ struct drawn {
 struct canvas {
     FILE *out;
     double scale; /* units of the drawing in a second */
-    struct drawn drawn[DRAWN_MAX];
+    struct drawn drawn[OX_PICTURE_DRAWN];
     uint32_t count;
 };
 
@@ -140,8 +140,7 @@ static void put_transfers(const struct canvas *c, const struct drawn *from) {
     }
 }
 
-/* Whether two ranks have the same list, so that one of them shows what both do. */
-static bool do_the_same(const struct ox_plan *a, const struct ox_plan *b) {
+bool ox_picture_same_list(const struct ox_plan *a, const struct ox_plan *b) {
     bool same = a->task_count == b->task_count;
     for (uint32_t i = 0; same && i < a->task_count; i++) {
         const struct ox_task *const x = &a->tasks[i], *const y = &b->tasks[i];
@@ -154,11 +153,11 @@ static bool do_the_same(const struct ox_plan *a, const struct ox_plan *b) {
 /* Chooses the ranks and places their strips; returns the bottom of the drawing. */
 static double place(const struct ox_picture *p, struct canvas *c) {
     double y = TOP;
-    for (uint32_t r = 0; r < p->rank_count && c->count < DRAWN_MAX; r++) {
+    for (uint32_t r = 0; r < p->rank_count && c->count < OX_PICTURE_DRAWN; r++) {
         const struct ox_picture_rank *const rank = &p->ranks[r];
         bool shown = rank->begin == NULL;
         for (uint32_t k = 0; k < c->count && !shown; k++) {
-            shown = do_the_same(c->drawn[k].rank->plan, rank->plan);
+            shown = ox_picture_same_list(c->drawn[k].rank->plan, rank->plan);
         }
         if (shown) {
             continue;
