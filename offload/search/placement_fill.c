@@ -349,6 +349,38 @@ static void fill(struct ox_search *s, const struct ox_candidate *candidate) {
     fill_tier(s, candidate, OX_TIER_HOST);
 }
 
+/* Bytes that the units on the device have there, whatever else the plan needs. */
+static uint64_t least_of_units(const struct ox_search *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->table->unit_count; i++) {
+        const struct ox_homes *const homes = &s->table->shards[i].homes;
+        if (ox_plan_holds(s->in, i) && homes->weights == OX_TIER_DEVICE) {
+            bytes += ox_min_u64(s->table->shards[i].elem_count * OX_HI_BYTES, ox_plan_weight_bytes(s->in, i));
+        }
+        if (ox_plan_holds(s->in, i) && homes->state == OX_TIER_DEVICE && !s->in->model.eval_only) {
+            bytes += ox_shard_unit_state_bytes(s->table, i);
+        }
+    }
+    return bytes;
+}
+
+/* Bytes of activations that blocks have on the device at the end of a tile's forward. */
+static uint64_t least_of_acts(const struct ox_search *s) {
+    const struct ox_plan_model *const model = &s->in->model;
+    const struct ox_placement *const p = &s->in->placement;
+    uint32_t left = p->kept_units;
+    uint64_t bytes = 0;
+    for (uint32_t i = model->stage_count; i > ox_plan_first_back(model) && !model->eval_only; i--) {
+        const struct ox_plan_stage *const stage = &model->stages[i - 1];
+        if (stage->kind == OX_PLAN_BLOCK) {
+            bytes += left > 0 ? stage->kept_bytes : 0;
+            bytes += p->act_tier == OX_TIER_DEVICE && stage->saves_input ? stage->input_bytes : 0;
+            left -= left > 0;
+        }
+    }
+    return bytes * ox_div_up(model->micro_batches, p->tiles);
+}
+
 static void begin_fit(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
     if (candidate->generations > 0) {
@@ -377,6 +409,13 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
         s->nearest = candidate->placement;
     }
     return short_bytes == 0;
+}
+
+bool ox_search_is_hopeless(struct ox_search *s, const struct ox_candidate *candidate) {
+    s->in->placement = candidate->placement;
+    ox_search_farthest_homes(s, candidate->device_units, candidate->device_first);
+    const bool counts = !s->in->budget.unified && ox_plan_pipe(s->in) == 1;
+    return counts && least_of_units(s) + least_of_acts(s) > ox_search_budget(s, OX_TIER_DEVICE);
 }
 
 bool ox_search_fit_train(struct ox_search *s, const struct ox_candidate *candidate) {

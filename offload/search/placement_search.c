@@ -15,9 +15,9 @@
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 
-/* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
- * choice after the other. */
-static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
+/* Largest effort, in tasks built: a fraction of a second; for advice; of one climb that must not take all of it; and of
+ * forcing one choice after the other. */
+static const uint64_t EFFORT_MAX = 12000000, EFFORT_ROUGH = 3000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -63,7 +63,7 @@ static void simulate(struct ox_search *s, struct ox_tried *tried) {
 /* Judges a candidate that is of use only if it is better than `than`: else a bound of its time will do. */
 static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *candidate, const struct ox_tried *than) {
     struct ox_tried tried = {.asked = *candidate, .made = *candidate};
-    tried.fits = ox_search_fit_train(s, candidate);
+    tried.fits = !(s->best.fits && ox_search_is_hopeless(s, candidate)) && ox_search_fit_train(s, candidate);
     if (!tried.fits) {
         return tried;
     }
@@ -319,7 +319,7 @@ static const struct rung *least_rung(const struct ox_search *s) {
 static bool hopeless(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
     struct ox_candidate candidate = candidate_on(s, least_rung(s), tiles, act_tier);
     candidate.placement.grads_alternate = false;
-    return s->best.fits && !ox_search_fit_train(s, &candidate);
+    return s->best.fits && (ox_search_is_hopeless(s, &candidate) || !ox_search_fit_train(s, &candidate));
 }
 
 /* Finds by bisection the largest `*count`, up to `most`, with which the candidate fits, and leaves it there; `count`
@@ -627,7 +627,7 @@ static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
 
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
-    s->effort_max = EFFORT_MAX;
+    s->effort_max = s->request->rough ? EFFORT_ROUGH : EFFORT_MAX;
     begin_all(s);
     if (!s->best.fits) {
         return;
