@@ -16,6 +16,7 @@ enum { SAMPLES = 200, RANKS_MAX = 16, QUICK = 3 };
 struct totals {
     uint64_t plans, refused, transfers, deps, of_schedule[OX_PIPE_COUNT];
     struct plan_faults faults, joint, sizes;
+    uint64_t circles; /* planted */
     uint64_t reports; /* moves of reports in which faults were planted, of models whose stages report */
 };
 
@@ -234,6 +235,64 @@ static void change_reporters(struct box *box, uint32_t idx, struct totals *total
     box->inputs[idx].model.stages = kept;
 }
 
+/* Whether all lists together are refused, whatever that of one rank by itself is. */
+static void refuse_joint(const struct box *box, const char *what, struct totals *totals) {
+    totals->joint.made++;
+    if (check_box(box) == OX_OK) {
+        printf("accepted by all lists together: %s\n", what);
+    } else {
+        totals->joint.found++;
+    }
+}
+
+/* Changes one by one what tasks that ranks do together have in common. */
+static void change_fields(const struct box *box, uint32_t idx, uint32_t at, struct totals *totals) {
+    struct ox_task *const task = &box->plans[idx]->tasks[at], kept = *task;
+    for (int field = 0;; field++) {
+        const char *what = NULL;
+        switch (field) {
+        case 0: what = "last", task->last = !task->last; break;
+        case 1: what = "phase", task->phase++; break;
+        case 2: what = "pass", task->pass++; break;
+        case 3: what = "carried", task->carried = !task->carried; break;
+        case 4: what = "when", task->when ^= OX_FACT_COMMITS; break;
+        case 5: what = "stage_idx", task->stage_idx++; break;
+        case 6: what = "mb_idx", task->mb_idx++; break;
+        case 7: what = "unit_idx", task->unit_idx++; break;
+        case 8: what = "grad_idx", task->grad_idx++; break;
+        case 9: what = "slot", task->slot++; break;
+        case 10: what = "move", task->move = task->move == OX_MOVE_ROWS ? OX_MOVE_SUM : OX_MOVE_ROWS; break;
+        case 11: what = "axis", task->axis = (uint8_t)((task->axis + 1) % OX_AXIS_COUNT); break;
+        case 12: what = "kind", task->kind = OX_TASK_CAST; break;
+        default: return;
+        }
+        refuse_joint(box, what, totals);
+        *task = kept;
+    }
+}
+
+/* The first task of a lane; the list's length: none. */
+static uint32_t first_of(const struct ox_plan *plan, int lane) {
+    uint32_t at = 0;
+    while (at < plan->task_count && plan->tasks[at].lane != lane) {
+        at++;
+    }
+    return at;
+}
+
+/* Lets what a rank sends first wait for what the other rank can send only once it has that. */
+static void change_circle(const struct box *box, struct totals *totals) {
+    struct ox_plan *const plan = box->plans[0];
+    const uint32_t out = first_of(plan, OX_LANE_LINK_OUT), in = first_of(plan, OX_LANE_LINK_IN);
+    if (out < in && in < plan->task_count && plan->tasks[in].move == OX_MOVE_OUTSIDE_DX) {
+        uint32_t *const dep = &plan->tasks[out].deps[OX_LANE_LINK_IN], kept = *dep;
+        *dep = in + 1;
+        refuse_joint(box, "a circle", totals);
+        *dep = kept;
+        totals->circles++;
+    }
+}
+
 /* Plants faults in what every rank of a step sends and receives, and in who has what. */
 static void change_box(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 5000;
@@ -241,6 +300,10 @@ static void change_box(struct box *box, uint64_t seed, struct totals *totals) {
         for (uint32_t at = 0; at < box->plans[idx]->task_count; at++) {
             if (box->plans[idx]->tasks[at].peer != OX_NONE && plan_sample_number(seed, &counter, 4) == 0) {
                 change_transfer(box, idx, at, totals);
+                change_fields(box, idx, at, totals);
+            } else if (box->plans[idx]->tasks[at].lane == OX_LANE_LINK && box->inputs[idx].ranks.count > 1 &&
+                       plan_sample_number(seed, &counter, 16) == 0) {
+                change_fields(box, idx, at, totals);
             }
             if (box->plans[idx]->tasks[at].kind == OX_TASK_MOVE && box->plans[idx]->tasks[at].move == OX_MOVE_LOSSES) {
                 change_report(box, idx, at, totals);
@@ -264,6 +327,7 @@ static void change_box(struct box *box, uint64_t seed, struct totals *totals) {
         refuse_box(box, idx, "a unit with another home", totals);
         box->tables[idx].shards[0].homes.weights = (box->tables[idx].shards[0].homes.weights + 2) % OX_TIER_COUNT;
     }
+    change_circle(box, totals);
     REQUIRE_OK(check_box(box));
 }
 
@@ -302,6 +366,7 @@ int main(int argc, char **argv) {
     }
     printf("\n%llu of %llu changes of meaning found\n", (unsigned long long)totals.joint.found,
            (unsigned long long)totals.joint.made);
-    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 300 && totals.reports > 30);
+    CHECK(totals.joint.found == totals.joint.made && totals.joint.made > 300 && totals.reports > 30 &&
+          totals.circles > 3);
     return test_end();
 }
