@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <unistd.h>
 
-enum { QUICK = 3, HANG_SECONDS = 300 };
+enum { QUICK = 9, HANG_SECONDS = 300 };
 
 static const struct mesh {
     unsigned processes; /* 0: threads */
@@ -151,6 +151,13 @@ int main(void) {
     check_refusals();
     check_plan();
     for (int f = 0; f < TENSORS_FAMILIES; f++) {
+        bool any = all;
+        for (int i = 0; i < MESHES; i++) {
+            any = any || test_takes((unsigned)(i + f), QUICK);
+        }
+        if (!any) {
+            continue;
+        }
         struct result expected = run_one(&tensors_families[f], plain_pathf("--tensor-groups 2 %s", cosine_words));
         for (int i = 0; i < MESHES; i++) {
             if (all || test_takes((unsigned)(i + f), QUICK)) {
@@ -164,6 +171,6 @@ int main(void) {
     change_ranks(&tensors_families[0], "--tensor-groups 2", ranks);
     go_on_from_stores(&tensors_families[0]);
     printf("%d runs have the bytes of one rank\n", run_count);
-    CHECK(run_count > 5);
+    CHECK(run_count > 3);
     return test_end();
 }
