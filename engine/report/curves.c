@@ -98,6 +98,7 @@ static void add_line(struct ox_curves *curves, const json_t *line, struct now *n
     const bool is_step = type != NULL && strcmp(type, "step") == 0;
     const bool is_eval = type != NULL && strcmp(type, "eval") == 0;
     curves->ended = type != NULL && strcmp(type, "end") == 0;
+    curves->max_steps = curves->ended ? number(line, "max_steps") : curves->max_steps;
     if ((!is_step && !is_eval) || isnan(step)) {
         return;
     }

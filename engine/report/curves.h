@@ -43,6 +43,7 @@ struct ox_curves {
     double expert_tokens[OX_CURVE_EXPERTS_MAX]; /* of a mixture: by expert over all layers, of the last step read */
     uint32_t expert_count;                      /* 0: no mixture, or one with more experts than that */
     bool ended;             /* the last line is that of the end of a process */
+    double max_steps;       /* at which the run ends, by that line; NaN: it does not say */
 };
 
 /* Whether a process trains in a run's folder, as its lock says; UNKNOWN where the file system has none. Asking holds

@@ -266,8 +266,8 @@ void ox_metrics_save(struct ox_metrics *metrics, const struct ox_save_report *re
 
 void ox_metrics_end(struct ox_metrics *metrics, const struct ox_end_report *report) {
     json_t *const line = json_pack(
-        "{s:s, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o}", "type", "end", "step",
-        (json_int_t)report->step, "retries",
+        "{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:o}", "type", "end", "step",
+        (json_int_t)report->step, "max_steps", (json_int_t)report->max_steps, "retries",
         (json_int_t)report->retry_count, "store_rereads", (json_int_t)report->store_reread_count, "store_read_bytes",
         (json_int_t)report->store_read_bytes, "store_write_bytes", (json_int_t)report->store_write_bytes,
         "settled_bytes", traffic_json(report->traffic), "host_peak_bytes", (json_int_t)report->host_peak_bytes,

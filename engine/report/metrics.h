@@ -78,7 +78,7 @@ struct ox_save_report {
 
 /* Totals of the process, for the line at the end of a run. */
 struct ox_end_report {
-    uint64_t step;
+    uint64_t step, max_steps; /* where the process ended, and where the run does */
     uint64_t retry_count;            /* steps repeated after a drive failed */
     uint64_t store_read_bytes, store_write_bytes; /* total traffic of the drives since the store was opened */
     uint32_t store_reread_count;     /* reads repeated after a bad checksum */

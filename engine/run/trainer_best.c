@@ -147,6 +147,15 @@ enum ox_status ox_trainer_check_best(const struct ox_trainer *trainer) {
         return ox_fail(OX_E_CONFIG, "--greater-is-better true: a smaller eval_%s is better; leave it out",
                        metric_of(config));
     }
+    if (config->save.early_stopping_threshold > 0 && config->save.early_stopping_patience == 0) {
+        return ox_fail(OX_E_CONFIG, "--early-stopping-threshold: nothing stops a run early; give "
+                       "--early-stopping-patience too, or leave it out");
+    }
+    if (config->save.early_stopping_patience > 0 && config->save.eval_strategy == OX_EVAL_BY_STEPS &&
+        config->save.eval_steps <= 0) {
+        return ox_fail(OX_E_CONFIG, "--early-stopping-patience: with --eval-steps 0 the run is evaluated at its end "
+                       "alone; give --eval-steps, or --eval-strategy epoch");
+    }
     if (needs != NULL && config->save.eval_strategy == OX_EVAL_NEVER) {
         return ox_fail(OX_E_CONFIG, "%s: nothing is evaluated with --eval-strategy no; leave that out", needs);
     }

@@ -479,7 +479,7 @@ enum ox_status ox_trainer_look_at_model(struct ox_trainer *trainer, const char *
         make_paths_absolute(&configs[1]); /* as in the record */
         const char *const before = configs[0].files.model, *const now = configs[1].files.model;
         memcpy(trainer->began_with, before, sizeof trainer->began_with);
-        if (before[0] != '\0' && strcmp(before, now) != 0 &&
+        if (before[0] != '\0' && strcmp(before, now) != 0 && !ox_trainer_has_adapters(trainer) &&
             !ox_checkpoint_is_in(trainer->config.files.output_dir, now)) {
             ox_log(OX_LOG_WARN, "--model %.300s: the run began with %.300s, and goes on with its own weights; of this "
                    "folder it takes config.json and tokenizer alone; to begin with its weights, give another --output",

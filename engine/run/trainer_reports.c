@@ -200,7 +200,8 @@ void ox_trainer_use(const struct ox_trainer *trainer, struct ox_run_use *out) {
 }
 
 static void report_end(struct ox_trainer *trainer) {
-    struct ox_end_report report = {.step = trainer->state.step, .retry_count = trainer->retry_count};
+    struct ox_end_report report = {.step = trainer->state.step, .max_steps = trainer->max_steps,
+                                   .retry_count = trainer->retry_count};
     const struct ox_store *const store = ox_engine_store(trainer->engine);
     if (store != NULL) {
         struct ox_store_info info;

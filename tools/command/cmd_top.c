@@ -66,6 +66,9 @@ static void add_line(struct progress *s, json_t *line) {
     const bool step = type != NULL && strcmp(type, "step") == 0, eval = type != NULL && strcmp(type, "eval") == 0;
     json_t **const place = step ? &s->last : &s->eval;
     s->ended = type != NULL && strcmp(type, "end") == 0;
+    if (s->ended && json_is_integer(json_object_get(line, "max_steps"))) {
+        s->max_steps = (uint64_t)json_integer_value(json_object_get(line, "max_steps"));
+    }
     if (!step && !eval) {
         json_decref(line);
         return;

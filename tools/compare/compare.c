@@ -17,7 +17,7 @@ static const char *const places[] = {"output", "resume-from-checkpoint", "overwr
 
 /* ---- options -------------------------------------------------------------------------------------------- */
 
-/* The items of a list as one text; free() it. */
+/* The folders of drives, or the sources of data, as one text; free() it. */
 static char *list_text(const struct ox_config *config, const struct ox_option *option) {
     char *text = NULL;
     size_t bytes = 0;
@@ -64,7 +64,8 @@ static enum ox_status text_options(const struct ox_config *config, char ***out) 
             continue;
         }
         ox_config_text(config, &options[i], text);
-        (*out)[i] = ox_option_is_list(&options[i]) ? list_text(config, &options[i]) : strdup(text);
+        const bool is_list = ox_option_is_list(&options[i]) && options[i].type != OX_OPT_PATTERNS;
+        (*out)[i] = is_list ? list_text(config, &options[i]) : strdup(text);
         good = (*out)[i] != NULL;
     }
     if (!good) {
@@ -140,7 +141,8 @@ static const char *state_of(const struct ox_compared_run *run, enum ox_run_lock 
     const double step = curves->count > 0 ? curves->points[curves->count - 1].step : 0;
     return lock == OX_RUN_HELD ? "running"
            : !curves->ended    ? lock == OX_RUN_FREE ? "cut off" : "unknown"
-           : run->max_steps > 0 && step >= (double)run->max_steps ? "ended" : "stopped";
+           : (run->max_steps > 0 && step >= (double)run->max_steps) ||
+                     (curves->max_steps > 0 && step >= curves->max_steps) ? "ended" : "stopped";
 }
 
 /* Sets labels to the ends of the paths, as many of their parts as tell them apart. */

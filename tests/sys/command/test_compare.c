@@ -36,6 +36,9 @@ static void test_text(void) {
     CHECK(strstr(out, "a  a/run ") != NULL && strstr(out, "b  b/run ") != NULL && strstr(out, "c  slow ") != NULL);
     CHECK(strstr(out, "  learning-rate\n    a  0.003\n    b  0.003\n    c  0.0001\n") != NULL);
     CHECK(strstr(out, "  ended\nb  b/run ") != NULL);
+    if (strstr(out, "    b  layers.0,layers.1\n") == NULL) {
+        sys_complain(&process, out);
+    }
     CHECK(strstr(out, "  seed\n") != NULL && strstr(out, "max-seq-length") == NULL);
     CHECK(strstr(out, "  output\n") == NULL && strstr(out, "loss of training, mean of each column") != NULL);
 }
@@ -150,7 +153,7 @@ int main(void) {
     files_make_folder("a");
     files_make_folder("b");
     run("a/run", "--learning-rate 0.003 --seed 1");
-    run("b/run", "--learning-rate 0.003 --seed 2");
+    run("b/run", "--learning-rate 0.003 --seed 2 --freeze layers.0 --freeze layers.1");
     run("slow", "--learning-rate 0.0001 --seed 1");
     test_text();
     test_json();

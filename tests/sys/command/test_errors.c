@@ -43,6 +43,8 @@ static void test_foreign(void) {
         {"--gpus 2", "'--gpus': use --ranks N, or --ranks auto; CUDA_VISIBLE_DEVICES chooses among GPUs"},
         {"--early_stopping_patience 3 --eval-fraction 0",
          "--early-stopping-patience: nothing is evaluated; give --eval-data"},
+        {"--early_stopping_patience 3 --eval_steps 0", "is evaluated at its end alone; give --eval-steps"},
+        {"--early_stopping_threshold 0.1", "--early-stopping-threshold: nothing stops a run early"},
         {"--eval_on_start --eval_fraction 0", "--eval-on-start: nothing is evaluated; give --eval-data"},
         {"--load_best_model_at_end --eval_fraction 0",
          "--load-best-model-at-end: nothing is evaluated; give --eval-data, or"},

@@ -91,7 +91,7 @@ static void fill(uint64_t steps) {
 static void test_end_line(void) {
     fill(2);
     struct ox_metrics *metrics = open_at(2);
-    const struct ox_end_report report = {.step = 2, .retry_count = 3, .store_read_bytes = 4096};
+    const struct ox_end_report report = {.step = 2, .max_steps = 4, .retry_count = 3, .store_read_bytes = 4096};
     ox_metrics_end(metrics, &report);
     ox_metrics_close(&metrics);
     metrics = open_at(2);
@@ -100,7 +100,7 @@ static void test_end_line(void) {
     char *text = NULL;
     size_t bytes = 0;
     REQUIRE_OK(ox_file_read(path, 1 << 22, &text, &bytes));
-    CHECK(strstr(text, "{\"type\":\"end\",\"step\":2,\"retries\":3,\"store_rereads\":0,"
+    CHECK(strstr(text, "{\"type\":\"end\",\"step\":2,\"max_steps\":4,\"retries\":3,\"store_rereads\":0,"
                        "\"store_read_bytes\":4096,\"store_write_bytes\":0,\"settled_bytes\":{") != NULL);
     free(text);
     expect_lines("s1 s2 e2 e2");
