@@ -223,8 +223,11 @@ uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct 
 }
 
 uint32_t ox_schedule_phases(const struct ox_schedule *schedule) {
+    if (schedule->step_count == 0) {
+        return 1;
+    }
     const struct ox_schedule_step *const last = &schedule->steps[schedule->step_count - 1];
-    return schedule->step_count > 0 ? last->phase + last->parts + 1 : 1;
+    return last->phase + last->parts + 1;
 }
 
 /* ---- sums over residuals ---- */

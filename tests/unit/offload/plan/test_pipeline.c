@@ -220,7 +220,7 @@ static void change_report(struct box *box, uint32_t idx, uint32_t at, struct tot
 
 /* A stage reports for all ranks but that which has it. */
 static void change_reporters(struct box *box, uint32_t idx, struct totals *totals) {
-    struct ox_plan_stage stages[PLAN_SAMPLE_UNITS_MAX + 1];
+    struct ox_plan_stage stages[3 * PLAN_MODEL_UNITS_MAX];
     const struct ox_plan_stage *const kept = box->inputs[idx].model.stages;
     const uint32_t count = box->inputs[idx].model.stage_count, at = idx / (box->count / box->inputs[idx].ranks.pipe);
     memcpy(stages, kept, count * sizeof *stages);
