@@ -92,12 +92,10 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
     }
 }
 
-/* `brief`: by a search that ends early. */
 static enum ox_status ask(const struct ox_predict_input *input, const struct ox_prediction *now,
-                          enum ox_advice_kind kind, bool brief, struct ox_advice *out) {
+                          enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
     v.config.request.rough = true;
-    v.config.request.brief = brief;
     v.config.machine = &v.machine;
     const bool falls_back = kind < OX_ADVICE_TOKENS; /* on the current plan, which still fits with more memory */
     if (!vary(&v, kind)) {
@@ -128,14 +126,11 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
 enum ox_status ox_advise(const struct ox_predict_input *input, const struct ox_prediction *now,
                          struct ox_advice out[OX_ADVICE_COUNT]) {
     enum ox_status status = OX_OK;
-    int best = 0;
     for (int kind = 0; kind < OX_ADVICE_COUNT && status == OX_OK; kind++) {
         out[kind] = (struct ox_advice){.known = false};
-        status = ask(input, now, (enum ox_advice_kind)kind, true, &out[kind]);
-        best = out[kind].known && (!out[best].known || out[kind].speedup > out[best].speedup) ? kind : best;
+        status = ask(input, now, (enum ox_advice_kind)kind, &out[kind]);
     }
-    /* What helps most is what a user may buy, so it is searched for as what is planned then. */
-    return status == OX_OK ? ask(input, now, (enum ox_advice_kind)best, false, &out[best]) : status;
+    return status;
 }
 
 /* ---- without what is asked for --------------------------------------------------------------------------- */

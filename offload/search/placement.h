@@ -26,7 +26,6 @@ struct ox_placement_request {
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
     bool device_first;     /* these are the first units instead */
     bool rough;            /* ends with the first climb, in a fraction of the time: for comparisons and advice */
-    bool brief;            /* with `rough`: tries a quarter of what it would, and may be some percent worse */
     bool may_keep_three;   /* the store may have three generations, where that pays: choosing sets the budget's */
     /* Without a store what a speculative update replaces can only be saved in memory, so that no `saves_replaced` means
      * no such updates then. */

@@ -15,9 +15,9 @@
 #include "base/bytes.h"
 #include "base/prng/prng.h"
 
-/* Largest effort, in tasks built: a fraction of a second; of a brief search; of one climb that must not take all of it;
- * and of forcing one choice after the other. */
-static const uint64_t EFFORT_MAX = 12000000, EFFORT_BRIEF = 3000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
+/* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
+ * choice after the other. */
+static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -627,7 +627,7 @@ static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
 
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
-    s->effort_max = s->request->brief ? EFFORT_BRIEF : EFFORT_MAX;
+    s->effort_max = EFFORT_MAX;
     begin_all(s);
     if (!s->best.fits) {
         return;
