@@ -492,3 +492,13 @@ void golden_check_bf16(const struct golden *golden, const struct harness_run *ru
     golden_report("bf16 gradient norm, relative", fabs(outcome->norms[0] / norm - 1), limits->norms);
     harness_close(&harness);
 }
+
+double golden_evaluate(const struct golden *golden, const struct harness_run *run) {
+    struct harness harness;
+    struct ox_eval_result result;
+    harness_open(run, &harness_in_memory, &harness);
+    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
+    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
+    harness_close(&harness);
+    return result.loss_sum;
+}

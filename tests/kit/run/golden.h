@@ -60,6 +60,8 @@ void golden_steps(struct harness *harness, const struct golden *golden, size_t f
 /* Runs `steps` steps of a fresh engine and reads its weights. */
 void golden_train(const struct golden *golden, const struct harness_run *run,
                   const struct harness_place *place, size_t steps, struct outcome *out);
+/* The summed loss of the first step's input, by an engine in memory that has not trained. */
+double golden_evaluate(const struct golden *golden, const struct harness_run *run);
 void outcome_read_weights(struct harness *harness, struct outcome *out);
 void outcome_close(struct outcome *outcome);
 

@@ -43,14 +43,7 @@ static void check_refusals(void) {
         {"--context-parallel-mode ring", "gather"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool chosen = strstr(cases[i][0], "dp=3") != NULL; /* as many groups of micro-batches as data ranks */
-        begin(&contexts_families[0], test_path("refused"), chosen ? "--from-scratch" : fresh);
-        sys_args_add(&args, "--max-steps 1 --eval-steps 0");
-        sys_args_add(&args, cases[i][0]);
-        sys_run(&args, &process);
-        if (process.outcome.exit_status == 0 || strstr(process.outcome.err, cases[i][1]) == NULL) {
-            printf("%s: ended with %d\n%s\n", cases[i][0], process.outcome.exit_status, process.outcome.err);
-            test_failure_count++;
-        }
+        check_refused(&contexts_families[0], chosen ? "--from-scratch" : fresh, cases[i][0], cases[i][1]);
     }
 }
 

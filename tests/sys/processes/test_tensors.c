@@ -91,14 +91,7 @@ static void check_refusals(void) {
         {"--tp-size 2", "use --tensor-parallel-size N"},
         {"--sequence-parallel", "has the activations of all rows between its products"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        begin(&tensors_families[0], test_path("refused"), fresh);
-        sys_args_add(&args, "--max-steps 1 --eval-steps 0");
-        sys_args_add(&args, cases[i][0]);
-        sys_run(&args, &process);
-        if (process.outcome.exit_status == 0 || strstr(process.outcome.err, cases[i][1]) == NULL) {
-            printf("%s: ended with %d\n%s\n", cases[i][0], process.outcome.exit_status, process.outcome.err);
-            test_failure_count++;
-        }
+        check_refused(&tensors_families[0], fresh, cases[i][0], cases[i][1]);
     }
 }
 

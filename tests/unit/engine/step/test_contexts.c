@@ -51,16 +51,6 @@ static void check_torch(const char *name, uint32_t groups, uint32_t contexts) {
     golden_close(&golden);
 }
 
-static double evaluate(const struct golden *golden, const struct harness_run *run) {
-    struct harness harness;
-    struct ox_eval_result result;
-    harness_open(run, &harness_in_memory, &harness);
-    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
-    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
-    harness_close(&harness);
-    return result.loss_sum;
-}
-
 int main(void) {
     static const char *const names[] = {"llama_tied_gqa", "gpt2_small", "mistral_window", "gemma3", "qwen3_windows"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -73,7 +63,7 @@ int main(void) {
             struct outcome expected;
             open(names[i], groups, &golden);
             const struct harness_run alone = run_of(&golden, groups, 1, 1);
-            const double loss = evaluate(&golden, &alone);
+            const double loss = golden_evaluate(&golden, &alone);
             golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
             for (uint32_t contexts = 1; contexts <= groups; contexts *= 2) {
                 for (size_t p = 0; harness_places[p].name != NULL; p++) {
@@ -91,7 +81,7 @@ int main(void) {
                     place.chaos_seed = p % 3 == 0 ? p + 1 : 0;
                     snprintf(what, sizeof what, "%s: %u groups, %u ranks, %d, %s", names[i], groups, contexts,
                              run.sharding, place.name);
-                    CHECK(evaluate(&golden, &run) == loss);
+                    CHECK(golden_evaluate(&golden, &run) == loss);
                     golden_train(&golden, &run, &place, STEPS, &outcome);
                     outcome_check_same(what, &expected, &outcome);
                     outcome_close(&outcome);

@@ -105,16 +105,6 @@ static void check_run(const struct golden *golden, const struct mesh *mesh, cons
     run_count++;
 }
 
-static double evaluate(const struct golden *golden, const struct harness_run *run) {
-    struct harness harness;
-    struct ox_eval_result result;
-    harness_open(run, &harness_in_memory, &harness);
-    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
-    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
-    harness_close(&harness);
-    return result.loss_sum;
-}
-
 static void check(const char *name) {
     static const struct mesh one = {1, 1};
     struct golden golden;
@@ -122,7 +112,7 @@ static void check(const char *name) {
     golden_open(name, &golden);
     golden.micro_batches = GROUPS;
     const struct harness_run alone = run_of(&golden, &one, &orders[0]);
-    const double loss = evaluate(&golden, &alone);
+    const double loss = golden_evaluate(&golden, &alone);
     golden_train(&golden, &alone, &harness_in_memory, FEW_STEPS, &expected);
     for (unsigned m = 0; m < MESHES; m++) {
         for (unsigned o = 0; o < ORDERS; o++) {
@@ -131,7 +121,7 @@ static void check(const char *name) {
             }
             if (takes()) {
                 const struct harness_run run = run_of(&golden, &meshes[m], &orders[o]);
-                CHECK(evaluate(&golden, &run) == loss);
+                CHECK(golden_evaluate(&golden, &run) == loss);
                 check_run(&golden, &meshes[m], &orders[o], &harness_in_memory, &expected);
             }
             for (unsigned p = 0; harness_places[p].name != NULL; p++) {

@@ -29,16 +29,6 @@ static struct harness_run run_of(const struct golden *golden, uint32_t groups, u
     return run;
 }
 
-static double evaluate(const struct golden *golden, const struct harness_run *run) {
-    struct harness harness;
-    struct ox_eval_result result;
-    harness_open(run, &harness_in_memory, &harness);
-    const struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, 0));
-    REQUIRE_OK(ox_engine_eval(harness.engine, &input, &result));
-    harness_close(&harness);
-    return result.loss_sum;
-}
-
 static void check_run(const struct golden *golden, const struct harness_run *run, const struct harness_place *place,
                       const struct outcome *expected) {
     struct outcome outcome;
@@ -73,7 +63,7 @@ static void check_case(const char *name, uint32_t groups, enum ox_compute_dtype 
     golden_open(name, &golden);
     struct harness_run alone = run_of(&golden, groups, 1, 1);
     alone.dtype = dtype;
-    const double loss = evaluate(&golden, &alone);
+    const double loss = golden_evaluate(&golden, &alone);
     golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
     for (uint32_t tensors = 2; tensors <= groups; tensors++) {
         const uint32_t each = groups / tensors;
@@ -83,7 +73,7 @@ static void check_case(const char *name, uint32_t groups, enum ox_compute_dtype 
         struct harness_run run = run_of(&golden, groups, tensors, 1);
         run.dtype = dtype;
         struct harness_place kept = harness_in_memory;
-        CHECK(evaluate(&golden, &run) == loss);
+        CHECK(golden_evaluate(&golden, &run) == loss);
         check_run(&golden, &run, &harness_in_memory, &expected);
         kept.request.kept_units = 2;
         kept.chaos_seed = 1;
