@@ -64,8 +64,8 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter);
 /* Reads values of the base, as ox_hf_read does, also of what adapters have in its place. */
 OX_MUST enum ox_status ox_hf_read_base(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                        uint64_t count, float *out);
-/* The same of the whole tensor in the files, of which the model's tensor may be a group of heads or columns; elements
- * count as in the file. */
+/* Reads values of a tensor as the files have it, of which the model's may be a group of heads or columns. `first`
+ * counts in the file. */
 OX_MUST enum ox_status ox_hf_read_whole(const struct ox_hf_folder *folder, uint32_t tensor_idx, uint64_t first,
                                         uint64_t count, float *out);
 /* Refuses modules of --lora-modules-to-save that the model lacks, or that cannot be trained beside adapters. */

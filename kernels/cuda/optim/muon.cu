@@ -42,7 +42,7 @@ static __device__ __forceinline__ void put_lines(float to[DEPTH][PITCH], const f
     }
 }
 
-/* The same of a matrix of (inner, cols): neighbours go along `cols`. */
+/* How threads read a piece of a matrix of (inner, cols): neighbours go along `cols`. */
 static __device__ __forceinline__ void read_cols(float piece[PIECE], const float *from, uint32_t col, uint32_t cols,
                                                  uint32_t first, uint32_t inner) {
 #pragma unroll
