@@ -63,13 +63,17 @@ static __device__ __forceinline__ void write_own(const product_args &args, const
                                                  uint32_t col, bool mirrors) {
 #pragma unroll
     for (uint32_t i = 0; i < OWN; i++) {
+        const uint32_t r = row + i;
+        if (r >= args.rows) {
+            return;
+        }
+        const uint64_t line = (uint64_t)r * args.cols;
 #pragma unroll
         for (uint32_t j = 0; j < OWN; j++) {
-            const uint32_t r = row + i, c = col + j;
-            if (r < args.rows && c < args.cols) {
-                const uint64_t to = (uint64_t)r * args.cols + c;
-                const float value = args.beta * sums[i][j] + (args.d != NULL ? args.alpha * args.d[to] : 0.0f);
-                args.out[to] = value;
+            const uint32_t c = col + j;
+            if (c < args.cols) {
+                const float value = args.beta * sums[i][j] + (args.d != NULL ? args.alpha * args.d[line + c] : 0.0f);
+                args.out[line + c] = value;
                 if (mirrors) {
                     args.out[(uint64_t)c * args.cols + r] = value;
                 }
