@@ -175,7 +175,7 @@ $(B)/tests/golden/test_ranks_bytes: LDFLAGS += -Wl,--wrap=ox_comm_local_open
 $(B)/tests/unit/kernels/test_gemm_narrow: LDFLAGS += -Wl,--wrap=ox_onednn_open
 # Programs whose processes are threads (tests/kit/comm/process_threads.h).
 PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes $(B)/tests/fault/test_process_faults
-$(PROCESSES_P): LDFLAGS += -Wl,--wrap=ox_comm_mpi_world -Wl,--wrap=ox_comm_mpi_open
+$(PROCESSES_P): LDFLAGS += -Wl,--wrap=ox_comm_mpi_world -Wl,--wrap=ox_comm_mpi_open -Wl,--wrap=ox_comm_split
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------
 

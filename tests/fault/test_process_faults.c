@@ -1,6 +1,7 @@
 /* One process of several fails at any call to the others, before or after these have come to it, or at its drive, or
- * ends there. No process hangs. All return the same status, with a text that says what failed, or where all had come
- * to a call whose end one did not hear of, the others learn it at their next call. They then go back together, in
+ * ends there: at a transfer of a pipeline too, and where ranks of both divide features. No process hangs. All return
+ * the same status, with a text that says what failed, or where all had come to a call whose end one did not hear of,
+ * the others learn it at their next call. They then go back together, in
  * the same engines where these can still reach each other, else opened anew, to one step: no commit is lost that a
  * call has reported, on any of them. What follows has the bits of one process.
  *
@@ -31,7 +32,9 @@ const char *__lsan_default_suppressions(void) {
     return "leak:remote_open\n";
 }
 #endif
-enum { PROCESSES = 2, SEATS_MAX = 2, SLOTS_MAX = 1 + SEATS_MAX, POINTS = 3 };
+/* Slots: the endpoint of the team, those of the ranks with all others, those with their groups. */
+enum { PROCESSES = 2, SEATS_MAX = 2, GROUPS_OF_RANK = OX_COMM_SPLITS, POINTS = 3 };
+enum { SLOTS_MAX = 1 + SEATS_MAX * (1 + GROUPS_OF_RANK) };
 enum { STEPS = 4, FAULT_STEP = 2, GROUPS = 4, HANG_SECONDS = 200, FAILURES_MAX = 10, NOTHING = UINT32_MAX };
 
 #define NVME   OX_TIER_NVME
@@ -40,6 +43,9 @@ enum { STEPS = 4, FAULT_STEP = 2, GROUPS = 4, HANG_SECONDS = 200, FAILURES_MAX =
 static const struct example {
     struct harness_place place;
     uint32_t persist_steps;
+    uint32_t pipe, chunks; /* coordinates of a pipeline, one a process or more, and runs of stages of each; 0: none */
+    enum ox_pipe_schedule schedule;
+    uint32_t tensors; /* ranks that divide features; 0: 1 */
 } examples[] = {
     {.place = {.name = "all on NVMe", .request = {99, 2, NVME, NVME, NVME, NVME, 0, 0}, .drives = 2}},
     {.place = {.name = "overlapped", .request = {1, 1, HOST, HOST, NVME, HOST, 1, 0}, .drives = 1}},
@@ -50,6 +56,14 @@ static const struct example {
                .drives = 1},
      .persist_steps = 100},
     {.place = {.name = "on the device", .request = {1, 2, DEVICE, DEVICE, DEVICE, DEVICE, 1, 0}, .drives = 1}},
+    {.place = {.name = "pipeline, vertical", .request = {99, 2, NVME, NVME, NVME, NVME, 0, 0}, .drives = 1}, .pipe = 2},
+    {.place = {.name = "pipeline, gpipe", .request = {1, 1, HOST, HOST, NVME, HOST, 1, 0}, .drives = 1}, .pipe = 2,
+     .schedule = OX_PIPE_GPIPE},
+    {.place = {.name = "pipeline, 1f1b", .request = {1, 2, HOST, HOST, HOST, HOST, 0, 0}, .drives = 1},
+     .persist_steps = 100, .pipe = 2, .schedule = OX_PIPE_1F1B},
+    {.place = {.name = "pipeline, interleaved", .request = {1, 2, DEVICE, DEVICE, DEVICE, DEVICE, 1, 0}, .drives = 1},
+     .pipe = 2, .schedule = OX_PIPE_INTERLEAVED, .chunks = 2},
+    {.place = {.name = "divided features", .request = {1, 1, HOST, HOST, NVME, HOST, 0, 0}, .drives = 1}, .tensors = 2},
 };
 enum { EXAMPLES = sizeof examples / sizeof *examples };
 
@@ -96,8 +110,8 @@ static bool is_hit(const struct watched *self, unsigned turn, const char *what) 
 
 static enum ox_status fail_now(const struct watched *self) {
     if (fault.way == ENDS_BEFORE || fault.way == ENDS_AFTER) {
+        process_lose(self->process); /* first: what its other rank says of the end must not leave it */
         atomic_store(&ended[self->process], true);
-        process_lose(self->process);
     }
     return ox_fail(OX_E_COMM, "injected fault");
 }
@@ -125,6 +139,20 @@ static enum ox_status watched_exchange(struct ox_comm *comm, const struct ox_com
     bool hit = false;
     enum ox_status status = begin(comm, call->what, &hit);
     OX_THEN(status, ox_comm_exchange(comm->inner, call));
+    return end(comm, hit, status);
+}
+
+static enum ox_status watched_send(struct ox_comm *comm, const struct ox_comm_send *call) {
+    bool hit = false;
+    enum ox_status status = begin(comm, call->what, &hit);
+    OX_THEN(status, ox_comm_send(comm->inner, call));
+    return end(comm, hit, status);
+}
+
+static enum ox_status watched_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
+    bool hit = false;
+    enum ox_status status = begin(comm, call->what, &hit);
+    OX_THEN(status, ox_comm_recv(comm->inner, call));
     return end(comm, hit, status);
 }
 
@@ -159,6 +187,8 @@ static struct ox_comm_ops watched_ops = {
     .name = "watched",
     .gather = watched_gather,
     .exchange = watched_exchange,
+    .send = watched_send,
+    .recv = watched_recv,
     .meet = watched_meet,
     .abort = watched_abort,
     .cause = watched_cause,
@@ -169,12 +199,18 @@ static struct ox_comm_ops watched_ops = {
 static _Thread_local uint32_t opened;
 static uint32_t seats; /* of a process */
 
-static struct ox_comm *watch(struct ox_comm *comm) {
+static struct ox_comm *watch(struct ox_comm *comm, struct ox_comm *all, uint32_t split) {
     struct watched *const self = calloc(1, sizeof *self);
-    self->process = process_idx();
-    self->slot = opened == 0 ? 0 : 1 + (opened - 1) % seats;
-    opened++;
-    self->base = (struct ox_comm){.ops = &watched_ops, .rank = comm->rank, .count = comm->count, .inner = comm};
+    if (split == PROCESS_WHOLE) {
+        self->process = process_idx();
+        self->slot = opened == 0 ? 0 : 1 + (opened - 1) % seats;
+        opened++;
+    } else {
+        self->process = ((struct watched *)all)->process;
+        self->slot = 1 + seats + (((struct watched *)all)->slot - 1) * GROUPS_OF_RANK + split;
+    }
+    self->base = (struct ox_comm){.ops = &watched_ops, .rank = comm->rank, .count = comm->count,
+                                  .members = comm->members, .inner = comm};
     pthread_mutex_init(&self->base.lock, NULL);
     return &self->base;
 }
@@ -514,7 +550,8 @@ static void check_calls(uint32_t process, uint32_t slot) {
             }
         }
         /* A commit is voted for by the ranks within a step, and by processes where planes stay in memory. */
-        const bool has_votes = rig.window == IN_STEP && (slot == 0) == (rig.example->persist_steps > 0);
+        const bool has_votes = rig.window == IN_STEP && slot <= seats &&
+                               (slot == 0) == (rig.example->persist_steps > 0);
         for (uint32_t i = 0; i < VOTES && has_votes; i++) {
             if (is_turn(&vote_turn, vote_stride)) {
                 try_fault(&(struct fault){process, slot, 0, votes[i], (enum way)way});
@@ -536,13 +573,17 @@ static void check_example(const struct example *example, uint32_t ranks, enum wi
     rig.example = example;
     rig.window = window;
     rig.run.ranks = ranks;
+    rig.run.pipe = example->pipe;
+    rig.run.pipe_chunks = example->chunks;
+    rig.run.schedule = example->schedule;
+    rig.run.tensors = example->tensors;
     seats = ranks / PROCESSES;
     rig.injects = false;
     run_case();
     rig.injects = true;
     uint32_t possible = 0;
     for (uint32_t p = 0; p < PROCESSES; p++) {
-        for (uint32_t slot = 0; slot <= seats; slot++) {
+        for (uint32_t slot = 0; slot < 1 + seats * (1 + GROUPS_OF_RANK); slot++) {
             possible += 4 * rig.counts[p][slot];
             check_calls(p, slot);
         }
@@ -574,6 +615,7 @@ int main(int argc, char **argv) {
     rig.run = golden_run(&rig.golden);
     rig.run.compute_threads = 1;
     rig.run.sum_groups = GROUPS;
+    rig.run.tensor_groups = 2; /* of one model: a run's bits depend on groups alone */
     golden_train(&rig.golden, &rig.run, &harness_in_memory, STEPS, &rig.expected);
     for (uint32_t p = 0; p < PROCESSES; p++) {
         mortal[p] = *ox_io_threads();
@@ -585,7 +627,7 @@ int main(int argc, char **argv) {
     for (uint32_t ranks = PROCESSES; ranks <= PROCESSES * SEATS_MAX; ranks += PROCESSES) {
         for (uint32_t i = 0; i < EXAMPLES; i++) {
             for (int window = 0; window < WINDOW_COUNT; window++) {
-                if (only == NOTHING || only == i) {
+                if (only == NOTHING ? test_takes(ranks / PROCESSES + i + (unsigned)window, 2) : only == i) {
                     check_example(&examples[i], ranks, (enum window)window);
                 }
             }

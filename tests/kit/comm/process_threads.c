@@ -22,6 +22,8 @@ uint32_t process_idx(void) {
 enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *count);
 enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
                                        struct ox_comm **out);
+enum ox_status __wrap_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out);
+enum ox_status __real_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out);
 
 enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *count) {
     (void)plugin_path;
@@ -41,7 +43,16 @@ enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_
     pthread_barrier_wait(&barrier);
     const enum ox_status status = ox_comm_wire_open(wires[own_idx], config, out);
     for (uint32_t i = 0; i < config->count && status == OX_OK && process_watch != NULL; i++) {
-        out[i] = process_watch(out[i]);
+        out[i] = process_watch(out[i], NULL, PROCESS_WHOLE);
+    }
+    return status;
+}
+
+/* Groups are opened by the endpoint beneath the one that watches it. */
+enum ox_status __wrap_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out) {
+    const enum ox_status status = __real_ox_comm_split(comm->inner != NULL ? comm->inner : comm, group, out);
+    if (status == OX_OK && process_watch != NULL) {
+        *out = process_watch(*out, comm, group->split);
     }
     return status;
 }

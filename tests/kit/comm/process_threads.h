@@ -16,9 +16,12 @@ void processes_run(uint32_t count, process_fn *fn, void *arg);
 /* Which process this thread is; 0 on threads that a process has started. */
 uint32_t process_idx(void);
 
-/* Is given each endpoint that a process opens, on the thread of the process, and returns the one to be used in its
- * place; the team's endpoint comes first. NULL: none is replaced. Set while no process runs. */
-typedef struct ox_comm *process_watch_fn(struct ox_comm *comm);
+/* Is given each endpoint that a process opens, and returns the one to be used in its place: the endpoints with all
+ * ranks on the thread of the process, `split` being PROCESS_WHOLE and the team's endpoint first; then those of groups,
+ * with the number of their split, on any thread and after what was returned for the rank's endpoint with all, which is
+ * `all` here. NULL: none is replaced. Set while no process runs. */
+enum { PROCESS_WHOLE = UINT32_MAX };
+typedef struct ox_comm *process_watch_fn(struct ox_comm *comm, struct ox_comm *all, uint32_t split);
 extern process_watch_fn *process_watch;
 
 /* From here on nothing that this process says reaches the others, who learn that it has ended, and it hears nothing
