@@ -119,10 +119,12 @@ struct ox_gemm_grid ox_cpu_gemm_grid(const struct ox_gemm *gemm, uint32_t thread
 
 /* ---- what the library's kernels do ---------------------------------------------------------------------- */
 
-/* A GEMM of this size, once whole and once in tiles; odd, so that every kind of edge is met, and deeper than what the
- * library packs at a time. Its tiles are hardly larger than FREE_TILE_LEAST, and it is larger than the 7.3 * 10^6
- * multiply-adds up to which some builds of the library do not pack where nothing is added to c. */
-enum { TRY_DIM = 4 * GRAIN + 29, TRY_DEPTH = 515, TRY_PARTS = 4 };
+/* A GEMM of this size, once whole and then in tiles, one of each row and column of the grid, because each process waits
+ * for it; odd, so that every kind of edge is met, and deeper than what the library packs at a time. Of strips of 12, 24
+ * or 48, one with a border at GRAIN and one at twice that begin differently. Tiles are hardly larger than
+ * FREE_TILE_LEAST, and the whole is larger than the 7.3 * 10^6 multiply-adds up to which some builds of the library do
+ * not pack where nothing is added to c. */
+enum { TRY_PARTS = 3, TRY_DIM = TRY_PARTS * GRAIN + 29, TRY_DEPTH = 515 };
 
 static bool cuts_freely;
 static pthread_once_t cuts_once = PTHREAD_ONCE_INIT;
@@ -147,11 +149,17 @@ static bool try_form(struct form form, const float *a, const float *b, float *c)
     const struct ox_range all = {.begin = 0, .end = TRY_DIM};
     memset(c, 0, 2 * ELEMS * sizeof *c);
     try_tile(form, a, b, c, all, all);
-    for (uint32_t i = 0; i < TRY_PARTS * TRY_PARTS; i++) {
-        try_tile(form, a, b, c + ELEMS, ox_cpu_gemm_part(TRY_DIM, i / TRY_PARTS, TRY_PARTS),
-                 ox_cpu_gemm_part(TRY_DIM, i % TRY_PARTS, TRY_PARTS));
+    bool same = true;
+    for (uint32_t i = 0; i < TRY_PARTS; i++) {
+        const struct ox_range rows = ox_cpu_gemm_part(TRY_DIM, i, TRY_PARTS);
+        const struct ox_range cols = ox_cpu_gemm_part(TRY_DIM, TRY_PARTS - 1 - i, TRY_PARTS);
+        try_tile(form, a, b, c + ELEMS, rows, cols);
+        for (uint64_t row = rows.begin; row < rows.end; row++) {
+            const float *const at = c + row * TRY_DIM + cols.begin;
+            same = same && memcmp(at, at + ELEMS, (cols.end - cols.begin) * sizeof *at) == 0;
+        }
     }
-    return memcmp(c, c + ELEMS, ELEMS * sizeof *c) == 0;
+    return same;
 }
 
 static void try_cuts(void) {
@@ -165,7 +173,7 @@ static void try_cuts(void) {
     cuts_freely = true;
     for (uint32_t i = 0; i < 8; i++) {
         const struct form form = {.a = forms[i / 4], .b = forms[i / 2 % 2], .beta = (float)(i % 2)};
-        cuts_freely = try_form(form, inputs, inputs + INPUTS, outputs) && cuts_freely;
+        cuts_freely = cuts_freely && try_form(form, inputs, inputs + INPUTS, outputs);
     }
 }
 
