@@ -106,13 +106,17 @@ uint32_t ox_pool_size(const struct ox_pool *pool) {
     return pool->size;
 }
 
-/* Runs the caller's share 0 beside those of the threads, as ox_pool_run or, with may_miss, as ox_pool_items says. */
-static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool may_miss) {
+static void bind_caller(const struct ox_pool *pool) {
     if (pool->nodes.count > 1 && bound_to != pool) {
         bound_to = pool;
         const int err = bind_thread(pool, pthread_self(), 0, pool->size);
         (void)err; /* failing to bind costs speed only */
     }
+}
+
+/* Runs the caller's share 0 beside those of the threads, as ox_pool_run or, with may_miss, as ox_pool_items says. */
+static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool may_miss) {
+    bind_caller(pool);
     if (pool->size == 1) {
         fn(context, 0, 1);
         return;
@@ -124,8 +128,8 @@ static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool m
     pool->may_miss = may_miss;
     atomic_store(&pool->running, may_miss ? 0 : pool->size - 1);
     atomic_fetch_add(&pool->round, 1);
-    pthread_cond_broadcast(&pool->start);
     pthread_mutex_unlock(&pool->lock);
+    pthread_cond_broadcast(&pool->start);
     fn(context, 0, pool->size);
     uint32_t i = 0;
     for (; i < pool->spin && atomic_load(&pool->running) > 0; i++) {
@@ -142,6 +146,15 @@ static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool m
 
 void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context) {
     run_loop(pool, fn, context, false);
+}
+
+void ox_pool_run_grains(struct ox_pool *pool, uint64_t total, uint64_t grain, ox_pool_fn *fn, void *context) {
+    if (total > grain) {
+        run_loop(pool, fn, context, false);
+    } else {
+        bind_caller(pool);
+        fn(context, 0, 1);
+    }
 }
 
 struct items {

@@ -32,6 +32,10 @@ uint32_t ox_pool_size(const struct ox_pool *pool);
 /* Calls fn once per share on all threads and returns when all have ended. One caller at a time. */
 void ox_pool_run(struct ox_pool *pool, ox_pool_fn *fn, void *context);
 
+/* As ox_pool_run for a loop whose shares are ox_pool_range(total, grain, idx, count). One grain is all done by the
+ * caller: no thread is woken to find its share empty. */
+void ox_pool_run_grains(struct ox_pool *pool, uint64_t total, uint64_t grain, ox_pool_fn *fn, void *context);
+
 /* Calls fn for items [0, item_count), which must not touch each other, and returns when all have ended. One caller at a
  * time. Threads take the next item when they are free, so one that is held up elsewhere does not hold up the rest, and
  * one that wakes when no item is left is not waited for. Which thread runs an item must not change its result; `thread`

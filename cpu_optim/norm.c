@@ -120,12 +120,12 @@ void ox_sumsq_partials(struct ox_pool *pool, const void *grad, enum ox_grad_dtyp
         .partials = partials,
         .sumsq = ox_sumsq_pick(ox_isa_best()),
     };
-    ox_pool_run(pool, norm_share, &shares);
+    ox_pool_run_grains(pool, shares.block_count, NORM_GRAIN, norm_share, &shares);
 }
 
 void ox_grad_add(struct ox_pool *pool, float *target, const float *source, uint64_t count) {
     struct add_shares shares = {.target = target, .source = source, .count = count};
-    ox_pool_run(pool, add_share, &shares);
+    ox_pool_run_grains(pool, count, GRAD_GRAIN, add_share, &shares);
 }
 
 void ox_grad_to_bf16(struct ox_pool *pool, uint16_t *out, const float *in, uint64_t count) {
@@ -137,5 +137,5 @@ void ox_grad_to_bf16(struct ox_pool *pool, uint16_t *out, const float *in, uint6
         convert_share(&shares, 0, 1);
         return;
     }
-    ox_pool_run(pool, convert_share, &shares);
+    ox_pool_run_grains(pool, count, GRAD_GRAIN, convert_share, &shares);
 }

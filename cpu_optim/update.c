@@ -196,6 +196,6 @@ uint64_t ox_update_run_pool(struct ox_pool *pool, enum ox_isa isa, struct ox_sta
                             const struct ox_update_span *span, const struct ox_optim_hyper *hyper) {
     struct shares shares = {.format = format, .span = span, .hyper = hyper, .isa = isa,
                             .lock = PTHREAD_MUTEX_INITIALIZER};
-    ox_pool_run(pool, run_share, &shares);
+    ox_pool_run_grains(pool, span->count, GRAIN, run_share, &shares);
     return atomic_load(&shares.bad_count);
 }

@@ -412,7 +412,7 @@ static void return_share(void *context, uint32_t idx, uint32_t count) {
 
 enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_count) {
     struct returning all = {.rank = rank, .unit_idx = unit_idx, .chunk_count = chunk_count};
-    ox_pool_run(rank->optim_pool, return_share, &all);
+    ox_pool_run_grains(rank->optim_pool, chunk_count, 1, return_share, &all);
     if (all.changed > 0) {
         const struct ox_chunk chunk = ox_shard_chunk(&rank->plan->table, unit_idx, all.changed - 1);
         const struct ox_chunk_view saved = saved_chunk(rank, unit_idx, &chunk);
