@@ -219,8 +219,9 @@ static enum ox_status enqueue(struct host_lane *lane, ox_job_fn *fn, struct ox_m
     if (done != NULL) {
         *done = (struct ox_mark){.lane = &lane->base, .seq = lane->issued};
     }
-    pthread_cond_signal(&lane->work);
     pthread_mutex_unlock(&lane->base.lock);
+    /* Without the lock, for which the thread that wakes up would only sleep again. */
+    pthread_cond_signal(&lane->work);
     return OX_OK;
 }
 
@@ -291,7 +292,9 @@ static void *host_lane_main(void *context) {
         lane->done = times.seq;
         if (lane->awaited <= lane->done) {
             lane->awaited = UINT64_MAX; /* who waits for a later one says so again */
+            pthread_mutex_unlock(&lane->base.lock);
             pthread_cond_broadcast(&lane->progress);
+            pthread_mutex_lock(&lane->base.lock);
         }
     }
     pthread_mutex_unlock(&lane->base.lock);

@@ -95,9 +95,10 @@ static void *worker_main(void *own) {
         }
         fn(context, worker->idx, pool->size);
         if (atomic_fetch_sub(&pool->running, 1) == 1) {
+            /* The caller has seen 0, or holds the lock until it sleeps. */
             pthread_mutex_lock(&pool->lock);
-            pthread_cond_signal(&pool->end);
             pthread_mutex_unlock(&pool->lock);
+            pthread_cond_signal(&pool->end);
         }
     }
 }

@@ -92,7 +92,10 @@ static void *worker_main(void *arg) {
         slot_run(drive->drive, &queue->slots[slot_idx]);
         pthread_mutex_lock(&queue->mutex);
         fifo_push(&queue->done, queue->slot_count, slot_idx);
+        pthread_mutex_unlock(&queue->mutex);
+        /* Without the lock, for which the thread that wakes up would only sleep again. */
         pthread_cond_signal(&queue->has_done);
+        pthread_mutex_lock(&queue->mutex);
     }
     pthread_mutex_unlock(&queue->mutex);
     return NULL;
@@ -213,8 +216,8 @@ static enum ox_status queue_submit(struct ox_io_queue *queue, uint32_t drive_idx
     const uint32_t slot_idx = fifo_pop(&queue->free, queue->slot_count);
     queue->slots[slot_idx].progress = (struct ox_io_progress){.req = *req, .drive_idx = drive_idx};
     fifo_push(&drive->work, queue->slot_count, slot_idx);
-    pthread_cond_signal(&drive->has_work);
     pthread_mutex_unlock(&queue->mutex);
+    pthread_cond_signal(&drive->has_work);
     return OX_OK;
 }
 

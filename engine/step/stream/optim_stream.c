@@ -353,16 +353,16 @@ void ox_stream_begin(struct ox_stream *stream, const struct ox_unit_run *run) {
     }
     OX_ASSERT(stream->units.orders[stream->units.begun % ORDERS_MAX].run.unit_idx == run->unit_idx);
     stream->units.begun++;
-    pthread_cond_signal(&stream->reader.wake);
     pthread_mutex_unlock(&stream->lock);
+    pthread_cond_signal(&stream->reader.wake);
 }
 
 void ox_stream_order_ahead(struct ox_stream *stream, const struct ox_unit_run *run) {
     pthread_mutex_lock(&stream->lock);
     OX_ASSERT(stream->units.begun > 0 && stream->units.begun == stream->units.ordered);
     order(stream, run);
-    pthread_cond_signal(&stream->reader.wake);
     pthread_mutex_unlock(&stream->lock);
+    pthread_cond_signal(&stream->reader.wake);
 }
 
 enum ox_status ox_stream_take(struct ox_stream *stream, struct ox_stream_chunk *out) {
@@ -393,8 +393,8 @@ void ox_stream_put(struct ox_stream *stream) {
     pthread_mutex_lock(&stream->lock);
     OX_ASSERT(stream->chunks.put + 1 == stream->chunks.taken);
     stream->chunks.put++;
-    pthread_cond_signal(&stream->writer.wake);
     pthread_mutex_unlock(&stream->lock);
+    pthread_cond_signal(&stream->writer.wake);
 }
 
 enum ox_status ox_stream_wait_copies(struct ox_stream *stream) {
