@@ -302,8 +302,9 @@ void ox_attend_group_backward(const struct ox_node_call *call);
 uint32_t ox_all_rows_slots(const struct ox_shape *shape);
 
 /* The sinks of attention, where the unit has them: node_mixture.c. */
-void ox_add_sinks(const struct ox_node_call *call);
-void ox_add_sinks_backward(const struct ox_node_call *call);
+/* Of `seq` rows of every sequence, one sequence behind the other from `row` on. */
+void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq);
+void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq);
 
 /* Whether any weight of a node is trained. */
 static inline bool ox_node_is_trained(const struct ox_list *list, const struct ox_node *node) {

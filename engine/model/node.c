@@ -288,7 +288,7 @@ static void attend_forward(const struct ox_node_call *call) {
     OX_ASSERT(job->cache == NULL || groups == 1);
     if (job->cache != NULL) {
         attend_cached(call, job->cache);
-        ox_add_sinks(call);
+        ox_add_sinks(call, 0, call->job->shape->seq);
         return;
     }
     if (call->node->weights != OX_NO_VALUE) {
@@ -301,7 +301,7 @@ static void attend_forward(const struct ox_node_call *call) {
                .qkv = ox_node_group(call, call->in, width, g), .positions = job->documents, .scratch = call->scratch,
                .shape = attention, .real = job->shape->compute.real);
     }
-    ox_add_sinks(call);
+    ox_add_sinks(call, 0, call->job->shape->seq);
 }
 
 static void attend_backward(const struct ox_node_call *call) {
@@ -320,7 +320,7 @@ static void attend_backward(const struct ox_node_call *call) {
                .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g), .positions = job->documents,
                .scratch = call->scratch, .shape = attention, .real = job->shape->compute.real);
     }
-    ox_add_sinks_backward(call);
+    ox_add_sinks_backward(call, 0, call->job->shape->seq);
 }
 
 /* ---- activation: the rows of all groups ---- */
@@ -440,6 +440,7 @@ void ox_attend_group_forward(const struct ox_node_call *call) {
                .qkv = rows_at(call, call->in, half.row, qkv),
                .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
                .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
+        ox_add_sinks(call, half.row, half.shape.seq);
     }
 }
 
@@ -460,6 +461,7 @@ void ox_attend_group_backward(const struct ox_node_call *call) {
                .lse = (const float *)call->saved[0] + half.row * half.shape.heads,
                .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
                .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
+        ox_add_sinks_backward(call, half.row, half.shape.seq);
     }
     for (uint32_t i = 1; i <= folds; i++) {
         float *const sum = call->dweights + (slot - i) * elems;

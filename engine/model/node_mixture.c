@@ -41,25 +41,34 @@ static void clamp_backward(const struct ox_node_call *call) {
            .row_stride = call->node->in_count, .width = call->node->in_count, .real = shape->compute.real);
 }
 
-void ox_add_sinks(const struct ox_node_call *call) {
+/* Where the rows from `row` on of something with `width` elements a row begin. */
+static void *from_row(const struct ox_node_call *call, const void *rows, uint64_t row, uint64_t width) {
+    return (unsigned char *)(uintptr_t)rows + row * width * ox_real_bytes(call->job->shape->compute.real);
+}
+
+void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq) {
     const struct ox_shape *const shape = call->job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
     if (has(call, OX_ROLE_SINKS)) {
-        OX_RUN(&call->job->run, sinks_forward, .out = call->out, .lse = call->saved[0],
-               .sinks = ox_node_weight(call, OX_ROLE_SINKS), .batch = shape->batch, .seq = shape->seq,
-               .heads = shape->model->config.heads, .head_dim = shape->model->config.head_dim,
+        OX_RUN(&call->job->run, sinks_forward,
+               .out = from_row(call, call->out, row, (uint64_t)config->heads * config->head_dim),
+               .lse = (float *)call->saved[0] + row * config->heads, .sinks = ox_node_weight(call, OX_ROLE_SINKS),
+               .batch = shape->batch, .seq = seq, .heads = config->heads, .head_dim = config->head_dim,
                .real = shape->compute.real);
     }
 }
 
-void ox_add_sinks_backward(const struct ox_node_call *call) {
+void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq) {
     const struct ox_shape *const shape = call->job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
+    const uint64_t width = (uint64_t)config->heads * config->head_dim;
     float *const dsinks = ox_node_grad(call, OX_ROLE_SINKS);
     if (dsinks != NULL) {
-        OX_RUN(&call->job->run, sinks_backward, .dsinks = dsinks, .dout = call->dout,
-               .out = call->out, .sinks = ox_node_weight(call, OX_ROLE_SINKS), .lse = call->saved[0],
-               .batch = shape->batch, .seq = shape->seq, .heads = shape->model->config.heads,
-               .head_dim = shape->model->config.head_dim, .real = shape->compute.real,
-               .begins = call->job->begins);
+        OX_RUN(&call->job->run, sinks_backward, .dsinks = dsinks, .dout = from_row(call, call->dout, row, width),
+               .out = from_row(call, call->out, row, width), .sinks = ox_node_weight(call, OX_ROLE_SINKS),
+               .lse = (const float *)call->saved[0] + row * config->heads, .batch = shape->batch, .seq = seq,
+               .heads = config->heads, .head_dim = config->head_dim, .real = shape->compute.real,
+               .begins = call->job->begins && row == 0);
     }
 }
 

@@ -220,6 +220,13 @@ static void run_group(const struct ox_schedule *schedule, struct ox_unit_job *jo
     of.positions = rows_of(job->positions, job->shape, group);
     of.targets = rows_of(job->targets, job->shape, group);
     of.documents = rows_of(job->documents, job->shape, group);
+    struct ox_route_losses losses;
+    if (job->losses != NULL) {
+        losses = *job->losses;
+        losses.counted = rows_of(losses.counted, job->shape, group);
+        losses.load += losses.sums ? group * losses.apart : 0;
+        of.losses = &losses;
+    }
     for (uint32_t i = 0; weights != NULL && i < schedule->list.unit_count; i++) {
         all.weights[i] = weights->weights[i];
         all.grads[i] = weights->grads[i] == NULL ? NULL

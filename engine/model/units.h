@@ -74,6 +74,7 @@ struct ox_cache {
 /* The losses of a model's routers: what they are computed from, and how much they weigh (kernels/ops_moe.h). */
 struct ox_route_losses {
     double *load; /* forward sets it to that of the layer and the micro-batch; backward reads that of the whole step */
+    uint64_t apart; /* doubles between those of two row groups, in forward */
     const int32_t *counted; /* (rows): OX_TARGET_PADDING: padding; NULL: all rows count */
     float balance, z;       /* factors of their gradients */
     bool sums;              /* a forward pass that sets `load`; a recomputing pass does not */

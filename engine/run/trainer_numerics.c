@@ -220,12 +220,9 @@ static const char *not_in_groups(const struct ox_trainer *trainer) {
     const struct ox_model_config *const model = &engine->model->config;
     return engine->device == OX_DEVICE_CUDA          ? "--device cuda"
            : strcmp(trainer->config.ranks.mesh, "auto") == 0 ? "--mesh auto"
-           : engine->pipe > 1                        ? "--pipeline-parallel-size"
            : engine->objective.pairs                 ? "--dpo"
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
-           : model->mixture.router.experts > 0       ? "a mixture of experts"
-           : model->latent.kv_rank != 0              ? "latent attention"
            : trainer->config.parts.use_dora                          ? "--use-dora"
            : ox_model_groups(model) > 1                              ? "--tensor-groups"
            : engine->exchange != OX_EXCHANGE_FP32                    ? "--exchange-dtype"
@@ -275,6 +272,12 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     if (other != NULL) {
         return ox_fail(OX_E_CONFIG, "--context-%s %u: does not exist with %s yet; leave one of them out", option,
                        engine->contexts > 1 ? engine->contexts : groups, other);
+    }
+    const uint32_t own = groups / engine->contexts, per_unit = engine->model->config.mixture.per_unit;
+    if (own > 1 && per_unit > 0) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %u: does not exist yet where a rank has %u of %u groups of "
+                       "rows; give --experts-per-unit all, or --context-parallel-size %u", per_unit, own, groups,
+                       groups);
     }
     if (seq % (2 * groups) != 0) {
         return ox_fail(OX_E_CONFIG, "--context-%s %u: %u tokens of --max-seq-length cannot be cut into %u equal parts, "

@@ -447,7 +447,9 @@ static bool may_group(const struct ox_trainer *trainer) {
     for (uint32_t i = 0; i < model->block_count; i++) {
         most = ox_max_u64(most, model->units[model->blocks[i]].elem_count);
     }
+    const struct ox_engine_config *const engine = &trainer->engine_config;
     return strcmp(trainer->config.place.experts_per_unit, "auto") == 0 && !trainer->input.eval_alone &&
+           engine->context_groups <= engine->contexts && /* a rank with several groups of rows has none */
            model->config.mixture.router.experts > 1 && most * OX_HI_BYTES >= OX_EXPERTS_SHOW_BYTES;
 }
 

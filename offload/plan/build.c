@@ -371,13 +371,16 @@ static void forward_phase(struct ox_builder *b, const struct visit *visit, const
     }
     ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
     writes_on(task, y, OX_USE_Y);
-    if (b->train && stage->reports && b->plan->loss_buf != OX_NONE) {
+    const bool last = phase == (keeps ? &stage->forward_kept : &stage->forward)->cut_count; /* the choice of experts */
+    if (b->train && stage->reports && b->plan->loss_buf != OX_NONE && last) {
         ox_build_writes(task, b->plan->loss_buf, OX_USE_LOSS);
     }
     if (keeps) {
         writes_on(task, *ox_build_act_slot(b, s->kept, visit->stage_idx, mb_idx), OX_USE_KEPT);
     }
-    ox_build_routes_leave(task, pass->routes, visit->mb_first);
+    if (last) {
+        ox_build_routes_leave(task, pass->routes, visit->mb_first);
+    }
     ox_build_cross(b, visit->stage_idx, mb_idx, keeps ? OX_PLAN_FORWARD_KEPT : OX_PLAN_FORWARD, phase, pass->room);
 }
 
@@ -388,7 +391,6 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     const struct ox_plan_pass *const of = keeps ? &stage->forward_kept : &stage->forward;
     const struct ox_pipe_visit *const own = &s->visits[visit->idx];
     struct block_pass pass = {.room = OX_NONE, .routes = ox_build_routes_begin(b, own)};
-    OX_ASSERT(of->cut_count == 0 || (!stage->reports && pass.routes == OX_NONE));
     ox_build_set_asks(b, own);
     if (is_block) {
         begin_block(b, visit, of, &pass);

@@ -144,9 +144,10 @@ void ox_build_grad_begin(struct ox_builder *b, uint32_t tile, uint32_t grad_idx)
 
 uint32_t ox_build_grad_take(struct ox_builder *b, uint32_t grad_idx) {
     uint32_t *const live = &b->scratch->grad_live[grad_idx];
+    const uint64_t part = ox_build_grad(b, grad_idx)->elem_count * sizeof(float); /* groups of rows are joined */
     *live = grad_is_direct(b, grad_idx)
                 ? b->scratch->grad_home[grad_idx]
-                : ox_build_grad_buf(b, b->compute, ox_sums_part_count(&b->sums) * sum_bytes(b, grad_idx), grad_idx);
+                : ox_build_grad_buf(b, b->compute, ox_sums_part_count(&b->sums) * part, grad_idx);
     return *live;
 }
 

@@ -289,11 +289,15 @@ static void forward(struct effects *e, uint32_t stage_idx) {
     }
     need_batch(e);
     fill_through(e, &phase, OX_USE_Y, PART_ACT, ox_content(ACT, next_idx, e->task->mb_idx));
-    report(e, stage);
+    if (phase.last) { /* what crosses comes before the choice of experts */
+        report(e, stage);
+    }
     if (e->keeps[stage_idx]) {
         fill_through(e, &phase, OX_USE_KEPT, PART_KEPT, ox_content(KEPT, stage_idx, e->task->mb_idx));
     }
-    leave_routes(e, stage, stage_idx);
+    if (phase.last) {
+        leave_routes(e, stage, stage_idx);
+    }
 }
 
 static void head(struct effects *e, uint32_t stage_idx) {

@@ -145,6 +145,7 @@ static struct ox_route_losses route_losses(const struct issue *is, const struct 
     return (struct ox_route_losses){.load = sums ? own_report(is) + head_doubles(&rank->plan->input.model) +
                                                        (size_t)before * count
                                                  : pooled(is),
+                                    .apart = report_stride(&rank->plan->input.model) * rank->config.micro_batches,
                                     .counted = job->targets, .balance = (float)(scale * rank->config.router_balance),
                                     .z = (float)(scale * rank->config.router_z), .sums = sums};
 }

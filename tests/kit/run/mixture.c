@@ -146,3 +146,27 @@ bool mixture_same_runs(const char *a, const char *b, unsigned steps) {
     free(right);
     return same && found == 2;
 }
+
+#define MIXTURE                                                                                                  \
+    "\"vocab_size\":96,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                    \
+    "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,\"initializer_range\":0.3,"
+const struct mixture_case mixture_cases[MIXTURE_CASES] = {
+    {"balance.json", "{\"model_type\":\"qwen3_moe\"," MIXTURE "\"head_dim\":16,\"num_experts\":8,"
+                     "\"num_experts_per_tok\":2,"
+                     "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"norm_topk_prob\":true}",
+     0.01, 0.001, 0, true, 0},
+    {"bias.json", "{\"model_type\":\"deepseek_v3\"," MIXTURE "\"n_routed_experts\":16,\"num_experts_per_tok\":1,"
+                  "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"first_k_dense_replace\":1,\"n_group\":2,"
+                  "\"topk_group\":1,\"kv_lora_rank\":16,\"q_lora_rank\":null,\"qk_rope_head_dim\":8,"
+                  "\"qk_nope_head_dim\":8,"
+                  "\"v_head_dim\":16}", 0, 0, 0.01, false, 8},
+    {"plain.json", "{\"model_type\":\"mixtral\"," MIXTURE "\"num_local_experts\":6,\"num_experts_per_tok\":2,"
+                   "\"intermediate_size\":32}", 0, 0, 0, false, 3}};
+
+void mixture_set(const struct mixture_case *mixture, struct harness_run *run) {
+    run->router_balance = mixture->balance;
+    run->router_z = mixture->z;
+    run->router_bias_rate = mixture->bias_rate;
+    run->skips_idle = mixture->skips_idle;
+    run->experts_per_unit = mixture->per_unit;
+}

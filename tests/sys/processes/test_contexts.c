@@ -1,31 +1,54 @@
 /* One training whose sequences are cut into groups of rows, divided among ranks in many ways: losses, norms, rates and
  * the final files are the same bytes as those of one rank, also where a run goes on with other ranks. */
+#include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/run/ranks.inc"
 
-enum { QUICK = 3 };
+#include <unistd.h>
 
-static const char *const meshes[] = {
-    "--cp-size 4", "--context-parallel-size 2", "--mesh dp=2,cp=4", "--mesh cp=4 --sharding no_shard",
-    "--ranks 4 --mesh cp=2 --context-groups 2", "--mesh cp=4 --sharding hybrid_shard --shard-size 2",
-    "--mesh dp=2,cp=4 --sharding zero2 --context-parallel-mode gather"};
-enum { MESH_COUNT = sizeof meshes / sizeof *meshes, TWO_GROUPS = 4, COPIES = 5 };
+enum { QUICK = 4, HANG_SECONDS = 300 };
+
+static const struct mesh {
+    unsigned processes; /* 0: threads */
+    const char *words;
+    bool in_memory; /* copies of the state, which a store does not have */
+} meshes[] = {{0, "--cp-size 4", false},
+              {0, "--context-parallel-size 2", false},
+              {2, "--mesh cp=2,pp=2", false},
+              {0, "--mesh dp=2,cp=4", false},
+              {0, "--ranks 4 --mesh cp=2 --context-groups 2", false},
+              {0, "--mesh cp=4 --sharding no_shard", true},
+              {0, "--mesh cp=4,pp=2 --pipeline-schedule 1f1b", false},
+              {0, "--mesh cp=4 --sharding hybrid_shard --shard-size 2", true},
+              {2, "--mesh cp=4", false},
+              {0, "--mesh dp=2,cp=4 --sharding zero2 --context-parallel-mode gather", false}};
+enum { MESH_COUNT = sizeof meshes / sizeof *meshes, TWO_GROUPS = 4 };
 static const struct family contexts_families[] = {
     {"llama in fp32", "llama", "--dtype fp32"},
     {"gpt2 in bf16, documents packed", "gpt2", "--dtype bf16 --grad-dtype bf16 --packing pack"},
     {"llama in fp16, with steps that overflow", "llama",
-     "--dtype fp16 --initial-scale-power 26 --loss-scale-window 9"}};
+     "--dtype fp16 --initial-scale-power 26 --loss-scale-window 9"},
+    {"a mixture of experts with latent attention", "deepseek",
+     "--dtype fp32 --router-aux-loss-coef 0.02 --router-bias-update-rate 1e-2 --experts-per-unit all"}};
 enum { CONTEXTS_FAMILIES = sizeof contexts_families / sizeof *contexts_families };
 
 static void try_mesh(const struct family *family, int mesh, int place_idx, const struct result *expected) {
-    const struct place *const place = &places[place_idx % (mesh == COPIES ? IN_MEMORY_COUNT : PLACE_COUNT)];
+    const struct place *const place = &places[place_idx % (meshes[mesh].in_memory ? IN_MEMORY_COUNT : PLACE_COUNT)];
     begin_ranks(family, 0, place->words);
     if (mesh != TWO_GROUPS) {
         sys_args_add(&args, "--context-groups 4");
     }
-    sys_args_add(&args, meshes[mesh]);
+    sys_args_add(&args, meshes[mesh].words);
     add_drives(place->drives);
-    sys_run(&args, &process);
-    end_ranks(meshes[mesh], place, expected);
+    if (meshes[mesh].processes > 0) {
+        static struct sys_args launched;
+        alarm(HANG_SECONDS);
+        sys_mpi_begin(&launched, meshes[mesh].processes, &args, SYS_MPI_END_OTHERS);
+        sys_run(&launched, &process);
+        alarm(0);
+    } else {
+        sys_run(&args, &process);
+    }
+    end_ranks(plain_pathf("%u processes, %s", meshes[mesh].processes, meshes[mesh].words), place, expected);
 }
 
 /* What cannot be is refused by its words, with a way out. */
@@ -35,7 +58,6 @@ static void check_refusals(void) {
         {"--cp-size 4 --context-groups 2", "2: --context-parallel-size 4 needs a group for each rank"},
         {"--cp-size 2 --context-groups 3", "for a new run give 4"},
         {"--mesh dp=2,cp=2 --context-groups 4", "2 data ranks would each sum 2 groups of rows"},
-        {"--mesh cp=2,pp=2", "does not exist with --pipeline-parallel-size yet"},
         {"--mesh cp=2,tp=2", "does not exist with --tensor-groups yet"},
         {"--context-groups 2 --mesh dp=3", "give --sum-groups 4"},
         {"--context-groups 2 --neftune-noise-alpha 5", "does not exist with --neftune-noise-alpha yet"},

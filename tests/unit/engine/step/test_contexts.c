@@ -1,6 +1,8 @@
 /* Groups of rows: sequences are cut into them, on one rank or on several that divide them. They agree with PyTorch, and
  * no bit depends on how many ranks there are, on where planes live, nor on what ranks divide. */
+#include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
+#include "tests/kit/run/mixture.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -35,6 +37,106 @@ static void open(const char *name, uint32_t groups, struct golden *out) {
     out->padding = (2 * groups - out->seq % (2 * groups)) % (2 * groups);
 }
 
+/* What a rank for each group of rows does where experts are units of their own, which one rank with several groups does
+ * not have: losses and norms are those of one rank, whose experts are in their blocks. */
+static void train_apart(const struct golden *golden, const struct harness_run *alone, uint32_t per_unit,
+                        const struct outcome *expected, struct outcome *out) {
+    struct harness_run run = *alone;
+    run.ranks = run.contexts = alone->context_groups;
+    run.experts_per_unit = per_unit;
+    golden_train(golden, &run, &harness_in_memory, STEPS, out);
+    CHECK(memcmp(expected->losses, out->losses, sizeof out->losses) == 0);
+    CHECK(memcmp(expected->norms, out->norms, sizeof out->norms) == 0);
+    CHECK(memcmp(expected->router_losses, out->router_losses, sizeof out->router_losses) == 0);
+}
+
+/* Rows of mixtures of experts, whose routers report by group of rows. */
+static void check_mixture(const struct mixture_case *mixture) {
+    static const struct {
+        uint32_t groups, contexts, data, pipe;
+    } meshes[] = {{2, 2, 1, 1}, {4, 4, 1, 1}, {2, 2, 2, 1}, {4, 2, 1, 1}, {2, 2, 1, 2}, {4, 4, 1, 2}, {2, 1, 1, 2}};
+    const char *const folder = files_write_text(mixture->name, mixture->text);
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        struct golden golden;
+        struct outcome expected, apart;
+        open("llama_tied_gqa", meshes[m].groups, &golden);
+        golden.micro_batches = 4;
+        struct harness_run alone = run_of(&golden, meshes[m].groups, 1, 1);
+        mixture_set(mixture, &alone);
+        alone.model_folder = folder;
+        alone.sum_groups = 2;
+        alone.experts_per_unit = 0;
+        const double loss = golden_evaluate(&golden, &alone);
+        golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
+        train_apart(&golden, &alone, mixture->per_unit, &expected, &apart);
+        for (size_t p = 0; harness_places[p].name != NULL; p++) {
+            if ((p + m) % 4 != 0 || !takes()) {
+                continue;
+            }
+            const bool has_units = meshes[m].groups == meshes[m].contexts && p % 2 == 0;
+            struct harness_run run = alone;
+            struct outcome outcome;
+            char what[480];
+            run.contexts = meshes[m].contexts;
+            run.pipe = meshes[m].pipe;
+            run.ranks = meshes[m].contexts * meshes[m].data * meshes[m].pipe;
+            run.experts_per_unit = has_units ? mixture->per_unit : 0;
+            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, pipe %u, %s", mixture->name, meshes[m].groups,
+                     meshes[m].contexts, meshes[m].data, meshes[m].pipe, harness_places[p].name);
+            CHECK(golden_evaluate(&golden, &run) == loss);
+            golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);
+            outcome_check_same(what, has_units ? &apart : &expected, &outcome);
+            outcome_close(&outcome);
+        }
+        outcome_close(&apart);
+        outcome_close(&expected);
+        golden_close(&golden);
+    }
+}
+
+/* Rows divided over the ranks of a pipeline's coordinates, in every order. */
+static void check_pipes(const char *name) {
+    static const struct mesh {
+        uint32_t groups, contexts, data, pipe;
+        enum ox_pipe_schedule schedule;
+    } meshes[] = {{2, 2, 1, 2, OX_PIPE_VERTICAL}, {2, 2, 1, 3, OX_PIPE_1F1B},        {4, 4, 1, 2, OX_PIPE_GPIPE},
+                  {2, 2, 2, 2, OX_PIPE_1F1B},     {4, 2, 1, 2, OX_PIPE_INTERLEAVED}, {2, 1, 1, 4, OX_PIPE_VERTICAL},
+                  {2, 2, 2, 2, OX_PIPE_VERTICAL}};
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        const struct mesh *const mesh = &meshes[m];
+        struct golden golden;
+        struct outcome expected;
+        open(name, mesh->groups, &golden);
+        golden.micro_batches = 4;
+        struct harness_run alone = run_of(&golden, mesh->groups, 1, 1);
+        alone.sum_groups = 4;
+        const double loss = golden_evaluate(&golden, &alone);
+        golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
+        for (size_t p = 0; harness_places[p].name != NULL; p++) {
+            if ((p + m) % 4 != 0 || !takes()) {
+                continue;
+            }
+            struct harness_run run = run_of(&golden, mesh->groups, mesh->contexts, mesh->data);
+            struct outcome outcome;
+            char what[480];
+            run.sum_groups = 4;
+            run.ranks *= mesh->pipe;
+            run.pipe = mesh->pipe;
+            run.schedule = mesh->schedule;
+            run.pipe_chunks = mesh->schedule == OX_PIPE_INTERLEAVED ? 2 : 1;
+            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, pipe %u (%s), %s", name, mesh->groups,
+                     mesh->contexts, mesh->data, mesh->pipe, ox_pipe_schedule_name(mesh->schedule),
+                     harness_places[p].name);
+            CHECK(golden_evaluate(&golden, &run) == loss);
+            golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);
+            outcome_check_same(what, &expected, &outcome);
+            outcome_close(&outcome);
+        }
+        outcome_close(&expected);
+        golden_close(&golden);
+    }
+}
+
 static void check_torch(const char *name, uint32_t groups, uint32_t contexts) {
     struct golden golden;
     struct outcome outcome = {0};
@@ -52,12 +154,18 @@ static void check_torch(const char *name, uint32_t groups, uint32_t contexts) {
 }
 
 int main(void) {
-    static const char *const names[] = {"llama_tied_gqa", "gpt2_small", "mistral_window", "gemma3", "qwen3_windows"};
+    for (int i = 0; i < MIXTURE_CASES; i++) {
+        check_mixture(&mixture_cases[i]);
+    }
+    check_pipes("llama_tied_gqa");
+    static const char *const names[] = {"llama_tied_gqa", "gpt2_small", "mistral_window", "gemma3", "qwen3_windows",
+                                        "qwen3_moe", "gpt_oss", "deepseek_v3"};
+    enum { MIXTURES = 3 }; /* the last, which check_mixture takes elsewhere */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         check_torch(names[i], 2, 1);
         check_torch(names[i], 4, i % 2 == 0 ? 1 : 4);
     }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof *names - MIXTURES; i++) {
         for (uint32_t groups = 2; groups <= 8; groups *= 2) {
             struct golden golden;
             struct outcome expected;

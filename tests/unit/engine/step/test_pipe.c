@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
+#include "tests/kit/run/mixture.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -28,32 +29,8 @@ static const struct order {
 enum { ORDERS = sizeof orders / sizeof *orders };
 
 static const char *deep; /* a config.json to take in place of the golden model's folder; NULL: none */
-static const struct mixture *mixture; /* how its routers are trained; NULL: as the golden model says */
+static const struct mixture_case *mixture; /* how its routers are trained; NULL: as the golden model says */
 static unsigned run_count;
-
-/* Models with routers on all coordinates, whose reports come together from them: losses of routers, which one pass of
- * the whole step defines; updates by the routing of the step; groups of experts with homes of their own. */
-#define MIXTURE                                                                                                  \
-    "\"vocab_size\":96,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4,"                    \
-    "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,\"initializer_range\":0.3,"
-static const struct mixture {
-    const char *name, *text;
-    double balance, z, bias_rate;
-    bool skips_idle;
-    uint32_t per_unit;
-} mixtures[] = {
-    {"balance.json", "{\"model_type\":\"qwen3_moe\"," MIXTURE "\"head_dim\":16,\"num_experts\":8,"
-                     "\"num_experts_per_tok\":2,"
-                     "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"norm_topk_prob\":true}",
-     0.01, 0.001, 0, true, 0},
-    {"bias.json", "{\"model_type\":\"deepseek_v3\"," MIXTURE "\"n_routed_experts\":16,\"num_experts_per_tok\":1,"
-                  "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"first_k_dense_replace\":1,\"n_group\":2,"
-                  "\"topk_group\":1,\"kv_lora_rank\":16,\"q_lora_rank\":null,\"qk_rope_head_dim\":8,"
-                  "\"qk_nope_head_dim\":8,"
-                  "\"v_head_dim\":16}", 0, 0, 0.01, false, 8},
-    {"plain.json", "{\"model_type\":\"mixtral\"," MIXTURE "\"num_local_experts\":6,\"num_experts_per_tok\":2,"
-                   "\"intermediate_size\":32}", 0, 0, 0, false, 3}};
-enum { MIXTURES = sizeof mixtures / sizeof *mixtures };
 
 static bool takes(void) {
     static unsigned asked;
@@ -71,11 +48,7 @@ static struct harness_run run_of(const struct golden *golden, const struct mesh 
     run.pipe_chunks = order->chunks;
     run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     if (mixture != NULL) {
-        run.router_balance = mixture->balance;
-        run.router_z = mixture->z;
-        run.router_bias_rate = mixture->bias_rate;
-        run.skips_idle = mixture->skips_idle;
-        run.experts_per_unit = mixture->per_unit;
+        mixture_set(mixture, &run);
     }
     return run;
 }
@@ -201,8 +174,8 @@ static void check_deep(void) {
 }
 
 static void check_mixtures(void) {
-    for (size_t i = 0; i < MIXTURES; i++) {
-        mixture = &mixtures[i];
+    for (size_t i = 0; i < MIXTURE_CASES; i++) {
+        mixture = &mixture_cases[i];
         deep = files_write_text(mixture->name, mixture->text);
         check("mixtral");
     }
