@@ -23,7 +23,9 @@ enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *proce
 enum ox_status __wrap_ox_comm_mpi_open(const char *plugin_path, const struct ox_comm_local_config *config,
                                        struct ox_comm **out);
 enum ox_status __wrap_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out);
-enum ox_status __real_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out);
+/* Weak, because the programs that link this without taking over the call have no such name. */
+enum ox_status __real_ox_comm_split(struct ox_comm *comm, const struct ox_comm_group_of *group, struct ox_comm **out)
+    __attribute__((weak));
 
 enum ox_status __wrap_ox_comm_mpi_world(const char *plugin_path, uint32_t *process, uint32_t *count) {
     (void)plugin_path;
