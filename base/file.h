@@ -56,6 +56,8 @@ OX_MUST enum ox_status ox_file_read_start(const char *path, void *start, size_t 
  * world-writable or lies in a world-writable folder; a folder that is, or that directly holds a world-writable file. A
  * folder with the sticky bit counts as protected. */
 void ox_path_warn_shared(const char *path);
+/* The process that holds a flock on the file or folder, or 0 when the kernel does not report it. */
+long ox_file_lock_holder(int fd);
 
 /* Writes the folder that holds `path` to `out` (OX_PATH_BYTES): "." when the path has none. */
 OX_MUST enum ox_status ox_path_parent(const char *path, char *out);

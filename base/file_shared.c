@@ -1,4 +1,4 @@
-/* Warns of inputs that every user of the machine may change. */
+/* Warns of inputs that every user of the machine may change, and tells which process holds a lock. */
 #include "base/file.h"
 
 #include "base/log.h"
@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 enum {
     WARNINGS_MAX = 64, /* paths; more warnings would bury the other messages */
@@ -71,4 +72,29 @@ void ox_path_warn_shared(const char *path) {
                "%s: any user of this machine can change it, because %s is writable by all; run `chmod o-w` on that",
                path, shared);
     }
+}
+
+long ox_file_lock_holder(int fd) {
+    struct stat info;
+    FILE *const locks = fopen("/proc/locks", "re");
+    if (locks == NULL || fstat(fd, &info) != 0) {
+        if (locks != NULL) {
+            fclose(locks);
+        }
+        return 0;
+    }
+    long holder = 0;
+    char line[256];
+    while (holder == 0 && fgets(line, sizeof line, locks) != NULL) {
+        long pid = 0;
+        unsigned dev_major = 0, dev_minor = 0;
+        unsigned long long inode = 0;
+        if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%llu", &pid, &dev_major, &dev_minor, &inode) == 4 &&
+            pid > 0 && inode == info.st_ino && dev_major == major(info.st_dev) &&
+            dev_minor == minor(info.st_dev)) {
+            holder = pid;
+        }
+    }
+    fclose(locks);
+    return holder;
 }

@@ -18,7 +18,6 @@
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 #include <time.h>
@@ -44,32 +43,6 @@ struct ox_drive {
     char note[160];
     char path[OX_PATH_BYTES];
 };
-
-/* Returns the process that holds a flock on this inode, or 0 when the kernel does not report it. */
-static long lock_holder(int fd) {
-    struct stat info;
-    FILE *const locks = fopen("/proc/locks", "re");
-    if (locks == NULL || fstat(fd, &info) != 0) {
-        if (locks != NULL) {
-            fclose(locks);
-        }
-        return 0;
-    }
-    long holder = 0;
-    char line[256];
-    while (holder == 0 && fgets(line, sizeof line, locks) != NULL) {
-        long pid = 0;
-        unsigned dev_major = 0, dev_minor = 0;
-        unsigned long long inode = 0;
-        if (sscanf(line, "%*d: FLOCK %*s %*s %ld %x:%x:%llu", &pid, &dev_major, &dev_minor, &inode) == 4 &&
-            pid > 0 && inode == info.st_ino && dev_major == major(info.st_dev) &&
-            dev_minor == minor(info.st_dev)) {
-            holder = pid;
-        }
-    }
-    fclose(locks);
-    return holder;
-}
 
 /* Where the process trains, ", which trains in FOLDER": a run keeps its folder open, as its lock; "" if that is not to
  * be seen. */
@@ -107,7 +80,7 @@ static enum ox_status lock_file(int fd, const char *path) {
                                  "%s: the file system cannot lock files; give a folder on a local drive", path);
         }
         if (ox_clock_ns() >= deadline_ns) {
-            const long pid = lock_holder(fd);
+            const long pid = ox_file_lock_holder(fd);
             char run[OX_PATH_BYTES];
             if (pid > 0) {
                 return ox_fail(OX_E_BUSY, "%s: in use by process %ld%s; wait for its end, stop it, or give another "

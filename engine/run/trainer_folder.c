@@ -32,6 +32,29 @@ enum { RUN_FILE_COUNT = sizeof run_files / sizeof *run_files };
 
 /* ---- lock ------------------------------------------------------------------------------------------- */
 
+/* That another process has the folder, whose descriptor this is. */
+static enum ox_status fail_busy(const char *folder, int fd) {
+    const long pid = ox_file_lock_holder(fd);
+    char who[32] = "another process";
+    if (pid > 0) {
+        snprintf(who, sizeof who, "process %ld", pid);
+    }
+    return ox_fail(OX_E_BUSY, "%s: %s is training there; wait for its end, or give another --output", folder, who);
+}
+
+enum ox_status ox_run_check_unlocked(const struct ox_trainer *trainer) {
+    const char *const folder = trainer->config.files.output_dir;
+    const int fd = trainer->lock_fd < 0 ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    enum ox_status status = OX_OK;
+    if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        status = fail_busy(folder, fd);
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    return status;
+}
+
 enum ox_status ox_run_lock(struct ox_trainer *trainer) {
     const char *const folder = trainer->config.files.output_dir;
     trainer->lock_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -49,8 +72,7 @@ enum ox_status ox_run_lock(struct ox_trainer *trainer) {
         errno = EWOULDBLOCK;
     }
     if (errno == EWOULDBLOCK) {
-        return ox_fail(OX_E_BUSY, "%s: another process is training there; wait for its end, or give another --output",
-                       folder);
+        return fail_busy(folder, trainer->lock_fd);
     }
     ox_log(OX_LOG_WARN, "%s: its file system has no locks for folders; let no two processes train there at once",
            folder);

@@ -296,6 +296,8 @@ OX_MUST enum ox_status ox_trainer_start(struct ox_trainer *trainer);
 
 /* Locks the folder, which exists, until the process ends; OX_E_BUSY if another process has it. */
 OX_MUST enum ox_status ox_run_lock(struct ox_trainer *trainer);
+/* OX_E_BUSY: another process trains in the run's folder, which this one has not locked. */
+OX_MUST enum ox_status ox_run_check_unlocked(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_run_read_identity(const char *output_dir, struct ox_run_identity *identity);
 /* As ox_run_read_identity; if both copies are lost, from the checkpoints and the store, with a warning. */
 OX_MUST enum ox_status ox_run_find_identity(const struct ox_trainer *trainer, struct ox_run_identity *identity);

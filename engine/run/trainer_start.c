@@ -126,6 +126,7 @@ static enum ox_status refuse_existing(const struct ox_trainer *trainer) {
         return status;
     }
     if (ox_trainer_leads(trainer) && folder[0] != '\0' && ox_run_exists(folder)) {
+        OX_TRY(ox_run_check_unlocked(trainer));
         return ox_run_saved_nothing(folder)
                    ? ox_fail(OX_E_CONFIG, "%s: already holds a run, which ended before it saved anything; add "
                              "--resume-from-checkpoint latest to start it over", folder)

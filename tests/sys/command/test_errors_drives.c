@@ -396,10 +396,10 @@ static void test_store_in_use(void) {
 
     begin_on(drive, "--max-steps 2 --resume latest");
     sys_run(&args, &process);
-    check_error(1, "output: another process is training there; wait for its end");
+    check_error(1, "is training there; wait for its end");
     begin_on(drive, "--max-steps 2 --overwrite-output-dir");
     sys_run(&args, &process);
-    check_error(1, "output: another process is training there; wait for its end");
+    check_error(1, "is training there; wait for its end");
     begin_on(drive, "--max-steps 2 --overwrite-output-dir");
     output = test_path("other");
     args.count = 4;

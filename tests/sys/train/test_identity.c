@@ -400,10 +400,10 @@ static void test_lock(void) {
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     CHECK(!exists("locked/checkpoint-5.tmp"));
-    static const char *const words[] = {"--overwrite-output-dir", "--resume latest"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const words[] = {"--overwrite-output-dir", "--resume latest", ""};
+    for (int i = 0; i < 3; i++) {
         begin("locked", words[i]);
-        run(1, "locked: another process is training there");
+        run(1, plain_pathf("locked: process %ld is training there", (long)holder.pid));
     }
     CHECK(exists("locked/run.json"));
     CHECK(kill(holder.pid, SIGTERM) == 0);
