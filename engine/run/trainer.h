@@ -142,6 +142,9 @@ bool ox_run_exists(const char *output_dir);
 OX_MUST enum ox_status ox_run_find_model(const char *model, char *path);
 /* Writes to `path` likewise what --adapter means: `adapter`, or of a run its newest checkpoint. */
 OX_MUST enum ox_status ox_run_find_adapter(const char *adapter, char *path);
+/* Writes to `path` (OX_PATH_BYTES) the folder whose tokenizer and chat template a model has with an adapter ("": none):
+ * those that the adapter was trained with, if its folder has them, else the model's. */
+OX_MUST enum ox_status ox_run_find_tokenizer(const char *model, const char *adapter, char *path);
 
 /* Evaluates a model folder alone, over windows of one source after another: the mean loss of all predicted tokens,
  * which are all but the first of a text unless the options say otherwise. `out` gets the result of all together. Of

@@ -31,7 +31,8 @@ static enum ox_corpus_format format_of(enum ox_data_format format) {
 }
 
 /* Writes folder or file of the configuration's tokenizer to `path` (OX_PATH_BYTES); "" if there is none. */
-static enum ox_status find_tokenizer(const struct ox_config *config, char *path) {
+static enum ox_status find_tokenizer(const struct ox_trainer *trainer, char *path) {
+    const struct ox_config *const config = &trainer->config;
     path[0] = '\0';
     if (config->files.tokenizer[0] != '\0') {
         snprintf(path, OX_PATH_BYTES, "%s", config->files.tokenizer);
@@ -41,7 +42,8 @@ static enum ox_status find_tokenizer(const struct ox_config *config, char *path)
     if (!ox_path_is_folder(config->files.model)) {
         return OX_OK;
     }
-    enum ox_status status = ox_hf_tokenizer_folder(config->files.model, folder);
+    const bool is_one = trainer->input.eval_alone && ox_hf_is_adapter(config->files.model); /* and begun with another */
+    enum ox_status status = ox_run_find_tokenizer(config->files.model, is_one ? "" : config->parts.adapter, folder);
     OX_THEN(status, ox_path_join(folder, "tokenizer.json", file));
     if (status == OX_OK && ox_path_exists(file)) { /* or a link to nothing, which opening it tells */
         snprintf(path, OX_PATH_BYTES, "%s", folder);
@@ -219,7 +221,7 @@ enum ox_status ox_trainer_check_data(struct ox_trainer *trainer) {
     if (status == OX_OK && config->files.tokenizer[0] != '\0') {
         status = ox_hf_check_path("--tokenizer", config->files.tokenizer);
     }
-    OX_THEN(status, find_tokenizer(config, trainer->input.tokenizer_path));
+    OX_THEN(status, find_tokenizer(trainer, trainer->input.tokenizer_path));
     OX_THEN(status, check_template(trainer));
     if (status == OX_OK) {
         say_no_bytes(trainer);

@@ -470,9 +470,23 @@ enum ox_status ox_run_find_model(const char *model, char *path) {
 
 enum ox_status ox_run_find_adapter(const char *adapter, char *path) {
     return ox_path_exists(adapter) ? ox_run_find_model(adapter, path)
-                                   : ox_fail(OX_E_CONFIG, "--adapter %s: there is no such folder; give that of an "
-                                             "adapter (adapter_config.json and adapter_model.safetensors), or a run "
-                                             "that has trained one", adapter);
+                                   : ox_hf_fail_missing("--adapter", adapter,
+                                                        "the folder of an adapter (adapter_config.json and "
+                                                        "adapter_model.safetensors), or a run that has trained one");
+}
+
+enum ox_status ox_run_find_tokenizer(const char *model, const char *adapter, char *path) {
+    static const char chat_template[] = "chat_template.jinja";
+    char found[OX_CONFIG_TEXT_BYTES] = "";
+    enum ox_status status = adapter[0] != '\0' ? ox_run_find_adapter(adapter, found) : OX_OK;
+    const bool own = found[0] != '\0' && ox_folder_has(found, "tokenizer.json");
+    OX_THEN(status, ox_hf_tokenizer_folder(own ? found : model, path));
+    if (status == OX_OK && !own && found[0] != '\0' && ox_folder_has(found, chat_template)) {
+        ox_log(OX_LOG_WARN, "--adapter %s: has a chat template, which is not used, because it has no tokenizer.json; "
+               "conversations take that of %s; copy its tokenizer.json there, or give --chat-template %s/%s",
+               found, path, found, chat_template);
+    }
+    return status;
 }
 
 /* ---- drives ------------------------------------------------------------------------------------------ */

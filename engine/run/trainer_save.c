@@ -87,9 +87,11 @@ static enum ox_status find_tokens(struct ox_trainer *trainer) {
 /* A model is saved with the tokenizer that it was trained with. */
 static const char *source_model(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->files.tokenizer[0] != '\0'       ? config->files.tokenizer
-           : ox_path_is_folder(config->files.model) ? config->files.model
-                                                    : "";
+    const char *const own = trainer->input.tokenizer_path;
+    return config->files.tokenizer[0] != '\0'                     ? config->files.tokenizer
+           : config->parts.adapter[0] != '\0' && own[0] != '\0'   ? own
+           : ox_path_is_folder(config->files.model)               ? config->files.model
+                                                                  : "";
 }
 
 enum ox_status ox_trainer_find_tokens(struct ox_trainer *trainer) {

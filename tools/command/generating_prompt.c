@@ -79,10 +79,7 @@ enum ox_status ox_generating_model(struct ox_generating *g) {
         return status;
     }
     const bool own = g->config->files.tokenizer[0] == '\0';
-    if (adapter[0] != '\0' && ox_folder_has(found_adapter, "tokenizer.json")) {
-        model = found_adapter; /* with the template and the ends of turns that it was trained with */
-    }
-    status = ox_hf_tokenizer_folder(model, g->text_folder);
+    status = ox_run_find_tokenizer(model, adapter, g->text_folder);
     model = g->text_folder;
     OX_THEN(status, ox_path_join(model, "tokenizer.json", path));
     if (status == OX_OK && own && !ox_path_exists(path) && ox_hf_model(g->folder)->config.vocab == BYTE_VALUES &&

@@ -87,6 +87,26 @@ static void test_tokenizer_of_base(void) {
     CHECK(files_exist(test_path("again/checkpoint-2/adapter_model.safetensors")));
 }
 
+/* Training and evaluation beside a model take the adapter's own template, and a checkpoint keeps it. */
+static void test_own_template_trained(void) {
+    char words[SYS_PATH_BYTES + 128];
+    snprintf(words, sizeof words, "--data %s --max-seq-length 64 --host-mem 64MiB", test_path("talks.jsonl"));
+    files_write_text("talks.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"the\"}, "
+                                    "{\"role\": \"assistant\", \"content\": \"theme\"}]}\n");
+    const double own = sys_eval_loss(told, test_path("talks.jsonl"), "--max-seq-length 64 --train-on prompts");
+    const double beside = sys_eval_loss(base, test_path("talks.jsonl"),
+                                        plain_pathf("--max-seq-length 64 --train-on prompts --adapter %s", told));
+    CHECK(own == beside);
+    sys_args_train(&args, base, test_path("talks.jsonl"), "retold");
+    sys_args_add(&args, "--max-seq-length 64 --host-mem 64MiB --max-steps 1 --eval-fraction 0 --train-on prompts");
+    sys_args_word(&args, "--adapter=%s", told);
+    sys_run_well(&args, &process);
+    size_t bytes = 0;
+    char *const kept = files_read("retold/checkpoint-1/chat_template.jinja", &bytes);
+    CHECK(kept != NULL && strstr(kept, " tells ") != NULL);
+    free(kept);
+}
+
 /* An adapter's own template decides, whether its model is named or not. */
 static void test_own_template(void) {
     static const char more[] = "--chat --prompt the --max-new-tokens 1 --temperature 0 --format json";
@@ -187,6 +207,7 @@ int main(void) {
     make_folders();
     test_tokenizer_of_base();
     test_own_template();
+    test_own_template_trained();
     test_experts_left();
     test_shapes();
     test_said_once();
