@@ -701,7 +701,7 @@ static void announce_choices(const struct ox_trainer *trainer) {
     const uint64_t steps = trainer->schedule.warmup;
     if (trainer->chose_rate) {
         snprintf(rate, sizeof rate, "learning rate %g%s", trainer->schedule.peak,
-                 trainer->config.loss.dpo ? " for --dpo" : "");
+                 trainer->config.loss.dpo ? ", which TRL's DPOConfig has" : "");
     }
     if (trainer->chose_warmup) {
         snprintf(warmup, sizeof warmup, "warmup over %" PRIu64 " step%s", steps, ox_plural(steps));
@@ -711,9 +711,10 @@ static void announce_choices(const struct ox_trainer *trainer) {
         ox_log(OX_LOG_INFO, "%s%s%s: chosen because weights are %s (%s%s%s)", rate, comma, warmup, trainer->chosen_for,
                trainer->chose_rate ? "--learning-rate" : "", comma, trainer->chose_warmup ? "--warmup-steps" : "");
     }
-    if (trainer->chose_rate && ox_trainer_has_adapters(trainer) && !trainer->config.loss.dpo) {
-        ox_log(OX_LOG_WARN, "learning rate %g is that of whole models; adapters usually need 1e-4 to 2e-4: give "
-               "--learning-rate", trainer->schedule.peak);
+    if (trainer->chose_rate && ox_trainer_has_adapters(trainer)) {
+        ox_log(OX_LOG_WARN, "learning rate %g is that of whole models; adapters usually need %s: give "
+               "--learning-rate", trainer->schedule.peak,
+               trainer->config.loss.dpo ? "5e-6, as in TRL's example" : "1e-4 to 2e-4");
     }
 }
 
