@@ -1,7 +1,10 @@
 #include "base/name/name.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { LETTERS_MIN = 4 }; /* shorter names are near to everything */
 
@@ -54,4 +57,33 @@ bool ox_name_nearest(const char *names, const char *separators, const char *text
         }
     }
     return found;
+}
+
+bool ox_name_near_path(const char *path, char *near, size_t bytes) {
+    char folder[PATH_MAX], name[OX_NAME_BYTES + 1];
+    size_t kept = 0; /* bytes of the path that are a folder, with the '/' behind it */
+    for (const char *slash = strchr(path, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+        if (slash > path && access(folder, F_OK) != 0) {
+            break;
+        }
+        kept = (size_t)(slash - path) + 1;
+    }
+    const size_t name_bytes = strcspn(path + kept, "/");
+    unsigned best = name_bytes < 6 ? 2 : 3;
+    snprintf(folder, sizeof folder, "%.*s", kept > 0 ? (int)kept : 1, kept > 0 ? path : ".");
+    snprintf(name, sizeof name, "%.*s", (int)name_bytes, path + kept);
+    DIR *const entries = name_bytes > 0 && name_bytes < sizeof name ? opendir(folder) : NULL;
+    near[0] = '\0';
+    for (const struct dirent *entry = NULL; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        const unsigned distance = entry->d_name[0] != '.' ? ox_name_distance(name, entry->d_name) : best;
+        if (distance < best && strlen(entry->d_name) >= LETTERS_MIN - 1) {
+            best = distance;
+            snprintf(near, bytes, "%.*s%s%s", (int)kept, path, entry->d_name, path + kept + name_bytes);
+        }
+    }
+    if (entries != NULL) {
+        closedir(entries);
+    }
+    return kept > 0;
 }

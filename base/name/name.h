@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,6 +21,10 @@ static inline char ox_name_folded(char letter) {
 unsigned ox_name_distance(const char *a, const char *b);
 /* Writes the nearest of `names`, which any of `separators` separate, to `nearest`; false if none is near. */
 bool ox_name_nearest(const char *names, const char *separators, const char *text, char nearest[OX_NAME_BYTES]);
+/* Writes to `near` (of `bytes`) what a path that does not exist may mean: the path with the nearest name in its folder
+ * in place of the first part that is missing; "" if none is near. Returns whether the folder of that part is one that
+ * the path names: not the current one. */
+bool ox_name_near_path(const char *path, char *near, size_t bytes);
 
 #ifdef __cplusplus
 }

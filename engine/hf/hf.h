@@ -36,6 +36,8 @@ OX_MUST enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **
  * the option that names it. The second refuses a file that is no config.json, or with `weights` any file. The third
  * refuses a folder with weights of another format alone, or one of the hub's cache. */
 OX_MUST enum ox_status ox_hf_check_path(const char *flag, const char *path);
+/* Fails for a path of an option that is not there: the nearest path that is, or else `wanted`, is what to give. */
+OX_MUST enum ox_status ox_hf_fail_missing(const char *flag, const char *path, const char *wanted);
 OX_MUST enum ox_status ox_hf_check_file(const char *path, bool weights);
 OX_MUST enum ox_status ox_hf_check_folder(const char *folder);
 /* Whether the folder has weights of a model, in one file or several. */

@@ -2,6 +2,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/name/name.h"
 #include "engine/hf/hf.h"
 #include "engine/hf/shapes.h"
 
@@ -46,8 +47,16 @@ static bool hub_name(const char *path, char name[NAME_BYTES]) {
     return fits;
 }
 
+enum ox_status ox_hf_fail_missing(const char *flag, const char *path, const char *wanted) {
+    char near[OX_PATH_BYTES];
+    ox_name_near_path(path, near, sizeof near);
+    return near[0] != '\0'
+               ? ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; did you mean %s?", flag, path, near)
+               : ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s", flag, path, wanted);
+}
+
 enum ox_status ox_hf_check_path(const char *flag, const char *path) {
-    char name[NAME_BYTES];
+    char name[NAME_BYTES], near[OX_PATH_BYTES], names[OX_SHAPE_NAMES_BYTES];
     int fd_unused = -1;
     uint64_t bytes = 0;
     if (ox_path_is_folder(path) || ox_path_is_file(path)) {
@@ -57,20 +66,24 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
         const enum ox_status status = ox_file_open_input(path, &fd_unused, &bytes);
         return ox_fail_in(status, "%s", flag);
     }
-    const char *const wanted = strcmp(flag, "--tokenizer") == 0
-                                   ? "a folder with tokenizer.json"
-                                   : "a folder of Hugging Face files, or a config.json for a fresh start";
-    if (strcmp(flag, "--model") == 0 && ox_hf_is_shape(path)) {
+    const bool is_model = strcmp(flag, "--model") == 0;
+    const char *const wanted = is_model ? "a folder of Hugging Face files" : "a folder with tokenizer.json";
+    if (is_model && ox_hf_is_shape(path)) {
         return ox_fail(OX_E_CONFIG, "--model %s: there is no such folder; `offload plan` alone takes this name of a "
                        "shape; for fresh weights: offload init --like %s --output DIR, then --model DIR", path, path);
     }
-    if (!hub_name(path, name)) {
-        return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s", flag, path, wanted);
+    const bool is_within = ox_name_near_path(path, near, sizeof near);
+    if (near[0] != '\0' || !hub_name(path, name) || is_within) {
+        return ox_hf_fail_missing(flag, path, wanted);
     }
-    const struct ox_shape *const near = strcmp(flag, "--model") == 0 ? ox_shape_near(path) : NULL;
-    if (near != NULL) {
+    const struct ox_shape *const shape = is_model ? ox_shape_near(path) : NULL;
+    if (shape != NULL) {
         return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; did you mean %s, a shape that "
-                       "`offload plan` takes? Else give %s", path, near->name, wanted);
+                       "`offload plan` takes? Else give %s", path, shape->name, wanted);
+    }
+    if (is_model && ox_shape_is_kin(path)) {
+        return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; give %s, or to `offload plan` the "
+                       "name of a shape: %s", path, wanted, ox_shape_names(names));
     }
     const char *const slash = strchr(name, '/'), *const own = slash != NULL ? slash + 1 : name;
     return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s; if that is a name on the Hugging "

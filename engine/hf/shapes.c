@@ -146,6 +146,15 @@ const struct ox_shape *ox_shape_near(const char *name) {
     return NULL;
 }
 
+bool ox_shape_is_kin(const char *name) {
+    const size_t stem = strcspn(name, "-0123456789./");
+    bool is = false;
+    for (unsigned i = 0; i < SHAPE_COUNT && !is && stem >= 3 && strchr(name, '/') == NULL; i++) {
+        is = strncasecmp(shapes[i].name, name, stem) == 0 && strcspn(shapes[i].name, "-0123456789.") == stem;
+    }
+    return is;
+}
+
 const char *ox_shape_names(char text[OX_SHAPE_NAMES_BYTES]) {
     size_t used = 0;
     for (unsigned i = 0; i < SHAPE_COUNT && used < OX_SHAPE_NAMES_BYTES; i++) {

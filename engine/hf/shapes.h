@@ -30,6 +30,8 @@ const struct ox_shape *ox_shape_find(const char *name);
 /* The shape that an unknown name may mean: one whose name or alias has the same letters and digits, else the first that
  * has these in this order; or NULL. */
 const struct ox_shape *ox_shape_near(const char *name);
+/* Whether a name is of the kind of a shape's: OWN-9b, without a '/', for a shape whose name begins with OWN. */
+bool ox_shape_is_kin(const char *name);
 /* The `idx`-th shape, or NULL after the last. */
 const struct ox_shape *ox_shape_at(uint32_t idx);
 /* Writes all names, separated by ", ", and returns `text`. */

@@ -422,8 +422,10 @@ static enum ox_status check_resume(const struct ox_config *config) {
         return ox_path_is_folder(path) ? OX_OK
                : ox_path_exists(path) && !ox_path_is_file(path)
                    ? ox_hf_check_path("--resume-from-checkpoint", path) /* a link to nothing */
-                                       : ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: there is no such folder; "
-                                                 "give latest, or a checkpoint-N folder", path);
+                   : ox_path_is_file(path)
+                   ? ox_fail(OX_E_CONFIG, "--resume-from-checkpoint %s: is a file; give latest, or a checkpoint-N "
+                             "folder", path)
+                   : ox_hf_fail_missing("--resume-from-checkpoint", path, "latest, or a checkpoint-N folder");
     }
     return ox_run_check_traces(config->files.output_dir);
 }

@@ -153,8 +153,8 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
 
 static enum ox_status check_input(const char *flag, const char *path) {
     if (access(path, F_OK) != 0) {
-        return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give text, JSON lines, a token file, or a "
-                       "folder of them (nothing is downloaded)", flag, path);
+        return ox_hf_fail_missing(flag, path, "text, JSON lines, a token file, or a folder of them (nothing is "
+                                              "downloaded)");
     }
     char config[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(path, "config.json", config);
