@@ -427,6 +427,7 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
                              const char *where) {
     void *const value = member(config, option);
     config->rows.seq_given |= value == (void *)&config->rows.max_seq_length;
+    config->write.prompt_given |= value == (void *)config->write.prompt;
     config->vocab.train_tokenizer |= option->type == OX_OPT_DATA && strcmp(option->name, "train") == 0;
     if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE &&
         option->type != OX_OPT_PATTERNS) {

@@ -295,6 +295,7 @@ struct ox_config_eval {
 /* What `generate` writes. */
 struct ox_config_write {
     char prompt[OX_CONFIG_PROSE_BYTES], system_prompt[OX_CONFIG_PROSE_BYTES];
+    bool prompt_given; /* not an option: --prompt is given, perhaps empty */
     char prompt_file[OX_CONFIG_TEXT_BYTES];
     bool chat, ignore_eos;
     bool thinking; /* false: the prompt ends with an empty reasoning, if the template has one */

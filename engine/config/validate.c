@@ -71,7 +71,8 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     if (command == OX_CMD_TOKENIZE && (c->vocab.train_tokenizer || c->vocab.vocab_size > 0)) {
         return check_tokenizer_training(c);
     }
-    if (c->files.model[0] == '\0' && (command & needs_model) != 0) {
+    const bool is_told = command == OX_CMD_TOKENIZE && c->files.tokenizer[0] != '\0';
+    if (c->files.model[0] == '\0' && (command & needs_model) != 0 && !is_told) {
         const bool by_place = (command & (eval | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_GENERATE)) != 0;
         return fail_missing(c, by_place ? "PATH" : "--model", "give a folder of Hugging Face files");
     }

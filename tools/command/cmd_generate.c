@@ -423,6 +423,7 @@ static enum ox_status converse(struct ox_generating *g) {
     const bool asks = isatty(STDIN_FILENO) != 0;
     char *line = NULL;
     size_t room = 0;
+    bool any = false; /* messages */
     enum ox_status status = OX_OK;
     if (asks) {
         ox_log(OX_LOG_INFO, "a line is a message; /reset begins another conversation, /exit or Ctrl-D ends");
@@ -441,12 +442,17 @@ static enum ox_status converse(struct ox_generating *g) {
             json_array_clear(g->messages);
             status = ox_generating_begin(g, g->messages);
         } else if (bytes > 0) {
+            any = true;
             status = ox_generating_check_text("the message", line, (size_t)bytes);
             OX_THEN(status, ox_generating_add(g->messages, "user", line));
             OX_THEN(status, answer(g));
         }
     }
     free(line);
+    if (status == OX_OK && !asks && !any) {
+        status = ox_fail(OX_E_CONFIG, "the standard input has no line, and so no message; give --prompt TEXT, or a "
+                         "line for each message");
+    }
     return status == OX_OK ? ox_hf_verify(g->folder) : status;
 }
 

@@ -19,6 +19,9 @@ enum ox_status ox_generating_check(struct ox_generating *g) {
     if (config->write.prompt[0] != '\0' && config->write.prompt_file[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "--prompt and --prompt-file are both given; give one of them");
     }
+    if (config->write.chat && config->write.prompt_given && config->write.prompt[0] == '\0') {
+        return ox_fail(OX_E_CONFIG, "--prompt is empty; give a text, or leave it out for a conversation, line by line");
+    }
     const bool converses =
         config->write.chat && config->write.prompt[0] == '\0' && config->write.prompt_file[0] == '\0';
     if (converses && (config->write.num_return_sequences > 1 || strcmp(config->tool.format, "json") == 0)) {
