@@ -599,8 +599,8 @@ const struct ox_foreign ox_foreign_names[] = {
      "preferences", ANY},
     {"precompute-ref-*", NULL, "is so with --dpo: what the reference says is computed once before the run; leave it "
      "out", ANY},
-    {"ref-model* model-ref*", NULL, "does not exist: the reference of --dpo is what the run begins with; eval "
-     "has --reference", ANY},
+    {"ref-model* model-ref*", NULL, "does not exist: the reference of `offload train --dpo` is what the run begins "
+     "with; to measure: `offload eval --reference DIR`", ANY},
     {"dpo-* pref-* ld-alpha f-divergence-type f-alpha-divergence-coef discopop-tau use-weighting sync-ref-model", NULL,
      plain_dpo, ANY},
     {"rl-* trl* rpo-* kto-* orpo-* cpo-* simpo-* ppo-* grpo-* ref-* *reward* gamma "

@@ -167,7 +167,8 @@ static enum ox_status open_files(struct ox_hf_folder *folder) {
     if (status == OX_OK && !ox_path_exists(path)) {
         status = ox_fail(OX_E_CONFIG,
                          "%s: holds neither model.safetensors nor model.safetensors.index.json; convert "
-                         "other formats with save_pretrained of transformers, or start fresh with --from-scratch",
+                         "other formats with save_pretrained of transformers, or start fresh with `offload train "
+                         "--from-scratch`",
                          folder->path);
     }
     OX_THEN(status, ox_json_load(path, INDEX_BYTES_MAX, &index));

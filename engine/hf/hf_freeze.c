@@ -129,6 +129,6 @@ enum ox_status ox_hf_choose_bytes(struct ox_model *model) {
     }
     return count > 0 ? OX_OK
                      : ox_fail(OX_E_CONFIG, "--base-dtype q8: no block is frozen whole, and what is trained keeps its "
-                               "float32 master; train adapters (--lora-r, --adapter), freeze blocks (--freeze), or "
-                               "leave it out");
+                               "float32 master; leave it out, or train adapters (`offload train --lora-r N`) or freeze "
+                               "blocks (`offload train --freeze PATTERN`)");
 }

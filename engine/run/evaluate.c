@@ -578,7 +578,8 @@ static enum ox_status evaluate_source(struct ox_trainer *trainer, uint32_t idx, 
     *out = (struct ox_eval_source){.path = trainer->config.files.data[idx].path,
                                    .data_tokens = ox_data_token_count(trainer->input.data[idx]) - first};
     if (first > 0) {
-        ox_log(OX_LOG_INFO, "%s: what the run held out is measured, the last %" PRIu64 " token%s (--eval-fraction %g)",
+        ox_log(OX_LOG_INFO, "%s: what the run held out is measured, the last %" PRIu64 " token%s (the run's "
+               "--eval-fraction %g)",
                out->path, out->data_tokens, ox_plural(out->data_tokens), trainer->config.rows.held_share);
     }
     enum ox_status status = open_windows(trainer, idx, first, &trainer->input.eval);

@@ -152,11 +152,11 @@ static struct ox_corpus_config corpus_config(const struct ox_trainer *trainer, c
 }
 
 static enum ox_status check_input(const char *flag, const char *path) {
+    char config[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES];
     if (access(path, F_OK) != 0) {
         return ox_hf_fail_missing(flag, path, "text, JSON lines, a token file, or a folder of them (nothing is "
                                               "downloaded)");
     }
-    char config[OX_PATH_BYTES], tokenizer[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(path, "config.json", config);
     OX_THEN(status, ox_path_join(path, "tokenizer.json", tokenizer));
     const bool is_run = status == OX_OK && ox_path_is_folder(path) && ox_run_exists(path);
@@ -368,9 +368,10 @@ static enum ox_status open_corpus(struct ox_trainer *trainer, const char *path, 
         ox_data_close(out);
         return ox_fail(OX_E_CONFIG,
                        "%s: the tokenizer %s makes the token %" PRIu32 " of it, but the model knows %" PRIu32
-                       " tokens; use the tokenizer that the model was made for, or give the model rows for tokens that "
-                       "were added to it with --resize-embeddings mean", path, trainer->input.tokenizer_path,
-                       header.vocab - 1, trainer->input.vocab);
+                       " tokens; use the tokenizer that the model was made for%s", path, trainer->input.tokenizer_path,
+                       header.vocab - 1, trainer->input.vocab,
+                       trainer->input.eval_alone ? "" : ", or give the model rows for tokens that were added to it "
+                                                        "with --resize-embeddings mean");
     }
     return OX_OK;
 }
@@ -618,8 +619,9 @@ enum ox_status ox_trainer_find_held(struct ox_trainer *trainer, uint64_t *border
     const bool any = status == OX_OK && rows_of(held) > 0;
     ox_windows_close(&held);
     if (status == OX_OK && !any) {
-        ox_log(OX_LOG_WARN, "%s%s: --eval-fraction %g held nothing out, so rows are measured that the run was trained "
-               "on; give other text with --data", trainer->config.files.data[0].path, other_sources(trainer), share);
+        ox_log(OX_LOG_WARN, "%s%s: the run's --eval-fraction %g held nothing out, so rows are measured that it was "
+               "trained on; give other text with --data", trainer->config.files.data[0].path, other_sources(trainer),
+               share);
         memset(borders, 0, trainer->input.data_count * sizeof *borders);
     }
     return status;

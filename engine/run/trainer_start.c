@@ -697,7 +697,7 @@ static enum ox_status prepare_data(struct ox_trainer *trainer) {
 
 /* Says which of learning rate and warmup the run chose itself. */
 static void announce_choices(const struct ox_trainer *trainer) {
-    char rate[48] = "", warmup[64] = "";
+    char rate[64] = "", warmup[64] = "";
     const uint64_t steps = trainer->schedule.warmup;
     if (trainer->chose_rate) {
         snprintf(rate, sizeof rate, "learning rate %g%s", trainer->schedule.peak,

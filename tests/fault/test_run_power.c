@@ -464,7 +464,7 @@ static const char *go_on(const struct promise *promise, uint32_t draw, long *fro
     const bool branches = branch_step > 0, had_cache = files_count("mnt/run/cache", "", ".tokens") > 0;
     bool well = run_phase(branches ? &branch_phase : &resume_phase, branch_step, true);
     const bool no_run = sys_said(&process, "holds no run") || sys_said(&process, "neither a complete checkpoint") ||
-                        sys_said(&process, "start fresh with --from-scratch"); /* run.json would know that */
+                        sys_said(&process, "start fresh with "); /* run.json would know that */
     if (!well && no_run && promise->least_step == 0) {
         tally.begun_again++;
         well = run_phase(generations == 1 ? &kind->phases[PHASES - 1] : promise->phase, BRANCH_STEP, true);

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/name/name.h"
 
 #include <ctype.h>
@@ -81,17 +82,25 @@ static bool takes(const struct arguments *a, const char *name) {
 }
 
 /* Whether an answer is of this command: what it tells to use exists here, and nothing is told of training where nothing
- * is trained. There an answer that is not for this command alone counts if it names flags, all of them its own. */
+ * is trained. There an answer that is not for this command alone counts if it names flags, all of them its own. Flags
+ * within backquotes are another command's. */
 static bool applies(const struct arguments *a, const char *name, const char *answer) {
     const bool trains = (a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0;
     const bool own = answer != ox_foreign_answer(name, NULL, 0), use = strncmp(answer, "use --", 6) == 0;
     unsigned count = 0;
-    for (const char *at = strstr(answer, "--"); at != NULL; at = strstr(at + 2, "--"), count++) {
+    bool quoted = false;
+    for (const char *at = answer; *at != '\0'; at++) {
         char flag[FLAG_BYTES];
+        quoted ^= *at == '`';
+        if (strncmp(at, "--", 2) != 0) {
+            continue;
+        }
         snprintf(flag, sizeof flag, "%.*s", (int)strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-"), at + 2);
-        if (!takes(a, flag) && (use || !trains)) {
+        if (!quoted && !takes(a, flag)) {
             return own && !use;
         }
+        at++;
+        count++;
     }
     return trains || own || count > 0;
 }
@@ -355,13 +364,26 @@ static void list_missing(const struct arguments *a, char *text, size_t bytes) {
     }
 }
 
+/* The flag that a stray path may belong to, by what is there; "" if none is known to be missing. */
+static const char *flag_of_path(struct arguments *a, const char *path) {
+    const bool is_model = ox_folder_has(path, "config.json") || ox_folder_has(path, "adapter_config.json");
+    const char *const name = is_model ? "model" : ox_path_exists(path) ? "data" : "";
+    const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
+    if (option == NULL || a->seen[index_of(option)]) {
+        return "";
+    }
+    a->seen[index_of(option)] = true; /* so that it is not told to be missing */
+    return option->name;
+}
+
 /* Fails for an argument that no flag takes, with what may have been meant. */
-static enum ox_status fail_stray(const struct arguments *a, const char *argument) {
+static enum ox_status fail_stray(struct arguments *a, const char *argument) {
     const char *const command = a->command->name, *const equals = strchr(argument, '=');
     const size_t length = strlen(argument);
     uint64_t bytes = 0;
     char missing[256], name[FLAG_BYTES];
     snprintf(name, sizeof name, "%.*s", (int)(equals != NULL ? equals - argument : 0), argument);
+    const char *const meant = flag_of_path(a, argument);
     list_missing(a, missing, sizeof missing);
     if (argument[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "there is an empty argument, as of a variable of the shell that is not set; remove "
@@ -386,10 +408,14 @@ static enum ox_status fail_stray(const struct arguments *a, const char *argument
                        a->last->name);
     }
     if (equals != NULL) {
-        return ox_fail(OX_E_CONFIG, "'%s' is unexpected; options are written as --name VALUE", argument);
+        return ox_fail(OX_E_CONFIG, "'%s' is unexpected; options are written as --NAME VALUE", argument);
     }
     if (a->command->positional[0] != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is one too many; `offload %s` takes one at a time", argument, command);
+    }
+    if (meant[0] != '\0') {
+        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s %s%s%s", argument, meant, argument,
+                       missing[0] != '\0' ? "; still missing: " : "", missing);
     }
     if (missing[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; still missing: %s", argument, missing);

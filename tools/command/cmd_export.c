@@ -55,7 +55,7 @@ static enum ox_status write_model(const struct ox_config *config, const char *mo
     const char *const last = found[0] != '\0' ? found : source;
     if (status == OX_OK && merges && !ox_hf_is_adapter(last)) {
         status = ox_fail(OX_E_CONFIG, "%s: holds no adapter (adapter_config.json); give the folder of one, from PEFT "
-                         "or a run with --lora-r", last);
+                         "or `offload train --lora-r`", last);
     }
     if (status == OX_OK && strcmp(config->save.save_dtype, "auto") == 0) {
         status = ox_export_dtype(source, &dtype);
@@ -150,7 +150,7 @@ static enum ox_status average(const struct ox_config *config, struct sources *so
     enum ox_dtype dtype = ox_dtype_of_word(config->save.save_dtype);
     if (sources->count < 2 || sources->count > sizeof paths / sizeof *paths) {
         return ox_fail(OX_E_CONFIG, "%s: %s; give two or more checkpoints, or the folder of a run that has kept some "
-                       "(--save-total-limit)", sources->paths[0],
+                       "(`offload train --save-total-limit N`)", sources->paths[0],
                        sources->count < 2 ? "is alone, and a mean is of several" : "are too many");
     }
     for (uint32_t i = 0; i < sources->count; i++) {

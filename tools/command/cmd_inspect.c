@@ -7,17 +7,15 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/report/curves.h"
 #include "engine/run/trainer.h"
 #include "nvme/store.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 enum { NAME_WIDTH_MAX = 64, QUEUE_DEPTH = 8 };
 
@@ -346,16 +344,6 @@ static bool is_store(const char *path, char *list) {
 
 /* ---- kinds of input -------------------------------------------------------------------------------- */
 
-/* Whether a process holds the run, by the lock that ox_run_lock takes; it is held here for a moment. */
-static bool goes_on(const char *folder) {
-    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const bool held = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (fd >= 0) {
-        close(fd);
-    }
-    return held;
-}
-
 /* Tells run folders, checkpoints and plain model folders apart. */
 static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     char file[OX_PATH_BYTES], newest[OX_PATH_BYTES];
@@ -366,10 +354,11 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
     const enum ox_status newer = ox_path_is_file(file) ? OX_E_CONFIG : ox_checkpoint_find_newest(path, newest);
     const bool is_run = newer == OX_OK || newer == OX_E_CORRUPT;
     if (newer == OX_E_CONFIG && !ox_path_is_file(file) && ox_run_exists(path)) {
+        const bool goes_on = ox_run_lock_of(path) == OX_RUN_HELD;
         return ox_fail(OX_E_CONFIG, "%s: is a run %s, so nothing in it can be verified; %s (signal USR1, or a file "
-                       "%s/offload.save), or name a folder of its --nvme, whose store has what it committed", path,
-                       goes_on(path) ? "that goes on and has saved no checkpoint yet" : "without a complete checkpoint",
-                       goes_on(path) ? "wait, or have it save one now" : "let it save one", path);
+                       "%s/offload.save), or name a folder of the run's --nvme, whose store has what it committed",
+                       path, goes_on ? "that goes on and has saved no checkpoint yet" : "without a complete checkpoint",
+                       goes_on ? "wait, or have it save one now" : "let it save one", path);
     }
     if (is_run) {
         put_text(in, in->report, "path", newest); /* a run folder: take its newest checkpoint */

@@ -65,8 +65,8 @@ static uint64_t store_bytes(const char *folder) {
 int ox_cmd_store(const struct ox_config *config) {
     static struct stores stores; /* hundreds of kilobytes */
     if (config->tool.action[0] == '\0' || config->files.run[0] == '\0') {
-        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "%s is missing; run `offload store remove PATH` with a folder of "
-                                   "--nvme", config->tool.action[0] == '\0' ? "remove" : "PATH"));
+        return ox_cmd_exit(ox_fail(OX_E_CONFIG, "%s is missing; run `offload store remove PATH` with a folder of a "
+                                   "run's --nvme", config->tool.action[0] == '\0' ? "remove" : "PATH"));
     }
     enum ox_status status = find(config->files.run, &stores);
     const char *folders[FOLDERS_MAX];

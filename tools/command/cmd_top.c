@@ -142,8 +142,8 @@ static enum ox_status read_metrics(struct progress *s) {
         return status;
     }
     if (!ox_path_is_file(path)) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name a run's folder (the --output of train)",
-                       s->folder);
+        return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name the folder of a run, as `offload train --output "
+                       "DIR` has it", s->folder);
     }
     uint64_t bytes = 0;
     int fd = -1;

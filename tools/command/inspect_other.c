@@ -71,7 +71,7 @@ static enum ox_status refuse_tokens(const char *path) {
     enum ox_data_kind kind = OX_DATA_BYTES;
     const enum ox_status status = ox_data_find_kind(path, &kind);
     return status == OX_OK && kind != OX_DATA_BYTES
-               ? refuse(path, "a file of tokens", "`train`, `plan` and `eval` read it with --data FILE")
+               ? refuse(path, "a file of tokens", "`offload train --data FILE`, `plan` and `eval` read it")
                : status;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/prng/prng.h"
 #include "tests/kit/files.h"
+#include "tests/kit/run/advice.h"
 #include "tests/kit/terminal.h"
 #include "tests/kit/test.h"
 
@@ -346,9 +347,18 @@ void sys_wait(struct sys_process *process) {
     }
 }
 
+/* Whatever a command says, the options that it names are its own. */
+static void check_advice(const struct sys_args *args, const struct sys_process *process) {
+    char option[ADVICE_BYTES];
+    if (args->program == NULL && advice_find_foreign(process->outcome.err, args->words, option)) {
+        sys_complain(process, plain_pathf("`offload %s` names %s, which it does not take", args->words[1], option));
+    }
+}
+
 void sys_run(const struct sys_args *args, struct sys_process *process) {
     sys_start(args, process);
     sys_wait(process);
+    check_advice(args, process);
 }
 
 void sys_run_well(const struct sys_args *args, struct sys_process *process) {

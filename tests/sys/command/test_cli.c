@@ -185,7 +185,7 @@ static void test_foreign_words(void) {
         {"train help", "`offload help train` shows what it takes"},
         {"train --data a b", "'b' has no flag before it; write --data before each of several"},
         {"plan --model m --max-steps=5 10", "'10' has no flag before it; --max-steps takes one value"},
-        {"train trainer.max_steps=5", "'trainer.max_steps=5' is unexpected; options are written as --name VALUE"},
+        {"train trainer.max_steps=5", "'trainer.max_steps=5' is unexpected; options are written as --NAME VALUE"},
         {"train -j4", "'-j4': flags are words here"},
         {"train --confg a.yaml", "did you mean '--config'?"},
         {"train --resume=", "--resume-from-checkpoint has no value; give latest or the folder of a checkpoint"},
@@ -194,6 +194,27 @@ static void test_foreign_words(void) {
         refused(cases[i].line, cases[i].text);
     }
     answers("help train", "What most calls need\n  --model PATH");
+}
+
+/* What may have been meant, where a flag, a name or a path is not there. */
+static void test_meant(void) {
+    static const struct {
+        const char *line, *text;
+    } cases[] = {
+        {"train tests/golden/qwen3 --output o", "has no flag before it; write --model tests/golden/qwen3; still "
+                                               "missing: --data PATH"},
+        {"train --model m README.md", "'README.md' has no flag before it; write --data README.md; still missing: "
+                                      "--output PATH"},
+        {"train --num_beams 4", "`offload train` does not take --num_beams, nor anything like it; remove it"},
+        {"train --model tests/golden/qwen3 --output o --data REDME.md",
+         "there is no such file or folder; did you mean README.md?"},
+        {"generate --model tests/goldn/qwen3 --prompt a", "did you mean tests/golden/qwen3?"},
+        {"plan --model llama-9b", "or to `offload plan` the name of a shape: gpt2, gpt2-medium"},
+        {"init --like llama-9b --output o", "llama-2-7b, llama-2-13b"},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        refused(cases[i].line, cases[i].text);
+    }
 }
 
 /* With --strict a drive that no run could use fails the command, after the report; without, it is only a warning. */
@@ -480,6 +501,7 @@ int main(void) {
     test_short_flags();
     test_run_resumed();
     test_foreign_words();
+    test_meant();
     test_values_missing();
     test_doctor_strict();
     test_help();

@@ -117,7 +117,7 @@ static void test_options(void) {
         {"--train-micro-batch-size-per-gpu 2", "use --per-device-train-batch-size N"},
         {"--per-device-train-batch-size 0", "is out of range; give 1 to 65536"},
         {"--resume latest", "holds no run to go on with; leave out --resume-from-checkpoint"},
-        {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such folder"},
+        {"--resume /nonexistent", "--resume-from-checkpoint /nonexistent: there is no such file or folder; give"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         refused_train(cases[i].words, 2, cases[i].error);
