@@ -427,7 +427,6 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
                              const char *where) {
     void *const value = member(config, option);
     config->rows.seq_given |= value == (void *)&config->rows.max_seq_length;
-    config->write.prompt_given |= value == (void *)config->write.prompt;
     config->vocab.train_tokenizer |= option->type == OX_OPT_DATA && strcmp(option->name, "train") == 0;
     if (text[0] == '\0' && option->type != OX_OPT_TEXT && option->type != OX_OPT_PROSE &&
         option->type != OX_OPT_PATTERNS) {
@@ -435,8 +434,11 @@ enum ox_status ox_config_set(struct ox_config *config, const struct ox_option *o
     }
     switch (option->type) {
     case OX_OPT_TEXT:
-    case OX_OPT_PROSE:
-        return set_text(value, option, text, where);
+    case OX_OPT_PROSE: {
+        const enum ox_status status = set_text(value, option, text, where);
+        config->write.prompt_given |= status == OX_OK && value == (void *)config->write.prompt;
+        return status;
+    }
     case OX_OPT_PATTERNS:
         return ox_config_add_patterns(value, option, text, where);
     case OX_OPT_U64:
