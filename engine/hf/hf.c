@@ -393,7 +393,7 @@ bool ox_hf_is_shape(const char *name) {
 }
 
 enum ox_status ox_hf_open_shape(const char *name, struct ox_hf_folder **out) {
-    const struct ox_shape *const shape = ox_shape_find(name);
+    const struct ox_known_shape *const shape = ox_shape_find(name);
     OX_ASSERT(shape != NULL);
     struct ox_hf_folder *folder = calloc(1, sizeof *folder);
     enum ox_status status = folder != NULL && (folder->path = strdup(shape->name)) != NULL

@@ -76,7 +76,7 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
     if (near[0] != '\0' || !hub_name(path, name) || is_within) {
         return ox_hf_fail_missing(flag, path, wanted);
     }
-    const struct ox_shape *const shape = is_model ? ox_shape_near(path) : NULL;
+    const struct ox_known_shape *const shape = is_model ? ox_shape_near(path) : NULL;
     if (shape != NULL) {
         return ox_fail(OX_E_CONFIG, "--model %s: there is no such file or folder; did you mean %s, a shape that "
                        "`offload plan` takes? Else give %s", path, shape->name, wanted);

@@ -39,7 +39,7 @@ static const char gpt_oss_120b_more[] = "{\"num_local_experts\":128,\"num_expert
 
 /* Name, alias, family; tokens, width, MLP, layers, heads, heads of keys and values, elements of a head (0: width /
  * heads), positions, theta of the rotary embedding, a tied table; further keys. */
-static const struct ox_shape shapes[] = {
+static const struct ox_known_shape shapes[] = {
     {"gpt2", "gpt2-124m", "gpt2", 50257, 768, 0, 12, 12, 12, 0, 1024, 0, true, NULL},
     {"gpt2-medium", "gpt2-355m", "gpt2", 50257, 1024, 0, 24, 16, 16, 0, 1024, 0, true, NULL},
     {"gpt2-large", "gpt2-774m", "gpt2", 50257, 1280, 0, 36, 20, 20, 0, 1024, 0, true, NULL},
@@ -90,11 +90,11 @@ static const struct ox_shape shapes[] = {
 
 enum { SHAPE_COUNT = sizeof shapes / sizeof *shapes };
 
-const struct ox_shape *ox_shape_at(uint32_t idx) {
+const struct ox_known_shape *ox_shape_at(uint32_t idx) {
     return idx < SHAPE_COUNT ? &shapes[idx] : NULL;
 }
 
-const struct ox_shape *ox_shape_find(const char *name) {
+const struct ox_known_shape *ox_shape_find(const char *name) {
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
         if (strcasecmp(name, shapes[i].name) == 0 ||
             (shapes[i].alias != NULL && strcasecmp(name, shapes[i].alias) == 0)) {
@@ -132,7 +132,7 @@ static bool same_words(const char *a, const char *b) {
     }
 }
 
-const struct ox_shape *ox_shape_near(const char *name) {
+const struct ox_known_shape *ox_shape_near(const char *name) {
     for (unsigned i = 0; i < SHAPE_COUNT; i++) {
         if (same_words(shapes[i].name, name) || (shapes[i].alias != NULL && same_words(shapes[i].alias, name))) {
             return &shapes[i];
@@ -168,7 +168,7 @@ static double epsilon_of(const char *family) {
     return strncmp(family, "qwen", 4) == 0 || strcmp(family, "smollm3") == 0 ? 1e-6 : 1e-5;
 }
 
-enum ox_status ox_shape_config(const struct ox_shape *s, json_t **out) {
+enum ox_status ox_shape_config(const struct ox_known_shape *s, json_t **out) {
     const bool is_gpt2 = strcmp(s->family, "gpt2") == 0;
     json_t *more = NULL;
     json_t *const json =

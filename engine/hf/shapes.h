@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 /* A known model's shape, without its weights. */
-struct ox_shape {
+struct ox_known_shape {
     const char *name, *alias; /* as its publisher writes it, in lower case; a shorter name, or NULL */
     const char *family;       /* a model_type */
     uint32_t vocab, hidden, width, layers, heads, kv_heads;
@@ -26,19 +26,19 @@ struct ox_shape {
     const char *more; /* further keys of its config.json, as JSON; or NULL */
 };
 /* NULL for an unknown name; case does not matter. */
-const struct ox_shape *ox_shape_find(const char *name);
+const struct ox_known_shape *ox_shape_find(const char *name);
 /* The shape that an unknown name may mean: one whose name or alias has the same letters and digits, else the first that
  * has these in this order; or NULL. */
-const struct ox_shape *ox_shape_near(const char *name);
+const struct ox_known_shape *ox_shape_near(const char *name);
 /* Whether a name is of the kind of a shape's: OWN-9b, without a '/', for a shape whose name begins with OWN. */
 bool ox_shape_is_kin(const char *name);
 /* The `idx`-th shape, or NULL after the last. */
-const struct ox_shape *ox_shape_at(uint32_t idx);
+const struct ox_known_shape *ox_shape_at(uint32_t idx);
 /* Writes all names, separated by ", ", and returns `text`. */
 enum { OX_SHAPE_NAMES_BYTES = 1536 };
 const char *ox_shape_names(char text[OX_SHAPE_NAMES_BYTES]);
 /* Makes the shape's config.json; the caller owns *out. */
-OX_MUST enum ox_status ox_shape_config(const struct ox_shape *shape, json_t **out);
+OX_MUST enum ox_status ox_shape_config(const struct ox_known_shape *shape, json_t **out);
 
 /* What a shape is chosen for. */
 struct ox_shape_request {

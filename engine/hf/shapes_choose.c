@@ -317,7 +317,7 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
         snprintf(more, sizeof more, "{\"pad_token_id\":null,\"original_max_position_embeddings\":%" PRIu32 "}",
                  request->contexts);
     }
-    const struct ox_shape shape = {.name = "--like", .family = request->family, .vocab = request->vocab,
+    const struct ox_known_shape shape = {.name = "--like", .family = request->family, .vocab = request->vocab,
                                    .hidden = config->hidden, .layers = config->layers,
                                    .width = has_mlps ? mlp_width(request, config->hidden) : config->width,
                                    .heads = config->heads, .kv_heads = config->kv_heads,
@@ -348,7 +348,7 @@ static enum ox_status make_config(const struct ox_shape_request *request, struct
 
 enum ox_status ox_shape_choose(const struct ox_shape_request *request, struct ox_model_config *out,
                                char reasons[OX_SHAPE_REASONS_BYTES]) {
-    const struct ox_shape *const known = ox_shape_find(request->family);
+    const struct ox_known_shape *const known = ox_shape_find(request->family);
     if (known != NULL && strcmp(known->family, request->family) != 0) {
         return ox_fail(OX_E_CONFIG, "--like %s: is a shape of its own size; leave --params out, or give --like %s",
                        request->family, known->family);

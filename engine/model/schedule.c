@@ -336,7 +336,7 @@ static bool overlaps(struct ox_life a, struct ox_life b) {
 }
 
 /* The end of a value that is in the way of `bytes` at `offset` of a memory while `life` lasts; 0: nothing is. */
-static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_memory memory, uint64_t offset, uint64_t bytes,
+static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_pass_memory memory, uint64_t offset, uint64_t bytes,
                            struct ox_life life) {
     for (uint32_t v = 1; v < schedule->list.value_count; v++) {
         const struct ox_place *const place = &schedule->places[v];
@@ -350,7 +350,7 @@ static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_memory me
 }
 
 /* The lowest offset at which a value fits beside what is placed already. It is 0 or the end of another value. */
-static uint64_t lowest(const struct ox_schedule *schedule, enum ox_memory memory, uint32_t home) {
+static uint64_t lowest(const struct ox_schedule *schedule, enum ox_pass_memory memory, uint32_t home) {
     const uint64_t bytes = ox_align_up(schedule->list.values[home].bytes, VALUE_ALIGN_BYTES);
     const struct ox_life life = schedule->lives[home];
     uint64_t best = UINT64_MAX;

@@ -26,12 +26,12 @@ struct ox_schedule_step {
 
 /* Whose memory a value lies in: what the caller of the pass gives. X, Y and DX hold the list's input, its output, and
  * the gradient of either. What row groups have in common lies in memories of its own, each value in its own place. */
-enum ox_memory {
+enum ox_pass_memory {
     OX_MEMORY_NONE, OX_MEMORY_X, OX_MEMORY_Y, OX_MEMORY_DX, OX_MEMORY_WORK, OX_MEMORY_KEPT, OX_MEMORY_SHARED_WORK,
     OX_MEMORY_SHARED_KEPT, OX_MEMORY_COUNT
 };
 struct ox_place {
-    enum ox_memory memory;
+    enum ox_pass_memory memory;
     uint64_t offset;
 };
 
@@ -57,7 +57,7 @@ struct ox_schedule {
 /* Makes the schedule of a pass of a copy of `list`. */
 void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_schedule *out);
 
-/* Queues the steps, those of one phase or all. `bases`: where each memory of enum ox_memory begins. */
+/* Queues the steps, those of one phase or all. `bases`: where each memory of enum ox_pass_memory begins. */
 enum { OX_SCHEDULE_ALL_PHASES = UINT32_MAX };
 void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job,
                      const struct ox_stage_weights *weights, void *const bases[OX_MEMORY_COUNT], uint32_t phase);

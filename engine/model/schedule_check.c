@@ -94,7 +94,7 @@ static bool overlap(const struct checker *c, uint32_t a, uint32_t b) {
 }
 
 /* Bytes that the pass has there. */
-static uint64_t room_of(const struct checker *c, enum ox_memory memory) {
+static uint64_t room_of(const struct checker *c, enum ox_pass_memory memory) {
     const bool backward = ox_pass_is_backward(c->schedule->pass);
     const uint64_t in = c->list->values[c->list->in].bytes, out = c->list->values[c->list->out].bytes;
     switch (memory) {
@@ -121,7 +121,7 @@ static uint64_t room_of(const struct checker *c, enum ox_memory memory) {
 }
 
 /* The memory for what forward keeps of a value. */
-static enum ox_memory memory_of_kept(const struct checker *c, uint32_t value) {
+static enum ox_pass_memory memory_of_kept(const struct checker *c, uint32_t value) {
     return c->list->values[value].shared ? OX_MEMORY_SHARED_KEPT : OX_MEMORY_KEPT;
 }
 

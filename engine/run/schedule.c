@@ -34,11 +34,11 @@ static double floor_of(const struct ox_config *config) {
     return fmin(1, (own ? polynomial_end : config->optim.min_lr) / config->optim.learning_rate);
 }
 
-struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps) {
+struct ox_rate_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps) {
     const enum ox_lr_schedule type = config->optim.lr_scheduler_type;
     const uint64_t by_ratio = (uint64_t)ceil(config->optim.warmup_ratio * (double)total_steps);
     const uint64_t warmup = config->optim.warmup_steps > 0 ? (uint64_t)config->optim.warmup_steps : by_ratio;
-    return (struct ox_schedule){
+    return (struct ox_rate_schedule){
         .type = type,
         .decay_type = config->optim.lr_decay_type != OX_DECAY_AUTO ? config->optim.lr_decay_type
                       : type == OX_LR_WSD                          ? OX_DECAY_LINEAR
@@ -72,20 +72,20 @@ static double wave(double turns) {
 }
 
 /* What is left of the peak above the floor, in [0, 1], when the share `over` of a final decay is over. */
-static double left_of_decay(const struct ox_schedule *schedule, double over) {
+static double left_of_decay(const struct ox_rate_schedule *schedule, double over) {
     return schedule->decay_type == OX_DECAY_LINEAR   ? 1 - over
            : schedule->decay_type == OX_DECAY_COSINE ? wave(2 * schedule->cycles * over)
                                                      : 1 - sqrt(over);
 }
 
 /* The step of `total` where the same share of the data is over. */
-static uint64_t place_of(const struct ox_schedule *schedule, uint64_t step) {
+static uint64_t place_of(const struct ox_rate_schedule *schedule, uint64_t step) {
     const int64_t shifted = (int64_t)step - schedule->offset;
     return shifted > 0 ? (uint64_t)shifted : 0;
 }
 
 /* What is left of the peak above the floor, in [0, 1], `past` steps after the warmup. */
-static double left(const struct ox_schedule *schedule, uint64_t step, uint64_t past) {
+static double left(const struct ox_rate_schedule *schedule, uint64_t step, uint64_t past) {
     const uint64_t at = place_of(schedule, step);
     const double over = progress(at, schedule->warmup, schedule->total);
     const uint64_t decay_begin = schedule->total > schedule->decay ? schedule->total - schedule->decay : 0;
@@ -113,7 +113,7 @@ static double left(const struct ox_schedule *schedule, uint64_t step, uint64_t p
     return 1;
 }
 
-double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step) {
+double ox_schedule_rate(const struct ox_rate_schedule *schedule, uint64_t step) {
     const double floor = schedule->floor, span = 1 - floor;
     const uint64_t warm = schedule->warms_by_share ? place_of(schedule, step) : step;
     if (warm < schedule->warmup) {

@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-struct ox_schedule {
+struct ox_rate_schedule {
     enum ox_lr_schedule type;
     enum ox_lr_decay decay_type; /* shape of the final decay */
     double peak;                 /* learning rate after the warmup */
@@ -36,7 +36,7 @@ uint64_t ox_schedule_steps_left(double epochs, uint64_t rows, uint64_t step_rows
 double ox_schedule_epoch(uint64_t rows, uint64_t batch, uint64_t cursor);
 
 /* The schedule of a validated configuration for a known number of steps. */
-struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps);
+struct ox_rate_schedule ox_schedule_of(const struct ox_config *config, uint64_t total_steps);
 
 /* Learning rate of step `step`, from 0. With p the share of the steps after the warmup that is over, m the floor and
  * F(x) = m + (1 - m) x, the peak is multiplied by:
@@ -49,7 +49,7 @@ struct ox_schedule ox_schedule_of(const struct ox_config *config, uint64_t total
  *   wsd, warmup_stable_decay   1, then F of the decay over the last `decay` steps (Hu et al., arXiv 2404.06395); the
  *                              warmup of the latter begins at m
  * After `total` steps it stays at the end value. */
-double ox_schedule_rate(const struct ox_schedule *schedule, uint64_t step);
+double ox_schedule_rate(const struct ox_rate_schedule *schedule, uint64_t step);
 
 /* Moves the loss scale as torch.amp.GradScaler does at the end of a step: an overflow halves it; `window` steps in a
  * row without one double it, unless it would be infinite in fp32. Returns false, and leaves it, where it would fall

@@ -130,7 +130,7 @@ struct ox_trainer {
     uint64_t base_hash; /* of a model with adapters: ox_hf_base_hash */
     struct ox_trainer_input input;
     struct ox_reference reference; /* of preferences: parts of input.train, input.eval, input.eval_more */
-    struct ox_schedule schedule;
+    struct ox_rate_schedule schedule;
     bool chose_rate, chose_warmup; /* they are no options of the user */
     const char *chosen_for;        /* "given" or "fresh" weights */
     bool begins_given;             /* it began, or begins, with given weights */

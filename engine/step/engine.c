@@ -139,7 +139,7 @@ struct placing {
     struct ox_nodes nodes;
     int gpu_nodes[OX_COMM_RANKS_MAX];
     struct ox_place_case given;
-    struct ox_place place; /* of the rank that opens */
+    struct ox_rank_place place; /* of the rank that opens */
 };
 
 static void find_places(const struct ox_engine *engine, struct placing *out) {

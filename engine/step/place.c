@@ -51,7 +51,7 @@ static void add_own(const struct ox_nodes *nodes, const struct ox_place_case *gi
 }
 
 void ox_place_rank(const struct ox_nodes *nodes, const struct ox_place_case *given, uint32_t idx,
-                   struct ox_place *out) {
+                   struct ox_rank_place *out) {
     OX_ASSERT(idx < given->ranks);
     out->threads.count = out->memory.count = 0;
     if (nodes->count < 2) {
@@ -84,7 +84,7 @@ int ox_place_pci_node(const char *folder, const char *pci) {
 
 const char *ox_place_text(const struct ox_nodes *nodes, const struct ox_place_case *given,
                           char text[OX_PLACE_TEXT_BYTES]) {
-    static _Thread_local struct ox_place place; /* tens of kilobytes */
+    static _Thread_local struct ox_rank_place place; /* tens of kilobytes */
     text[0] = '\0';
     if (nodes->count < 2) {
         return text;

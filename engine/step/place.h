@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 /* A count of 0 stands for anywhere, as without memory nodes. */
-struct ox_place {
+struct ox_rank_place {
     struct ox_nodes threads;
     struct ox_nodes memory; /* interleaved over these nodes */
 };
@@ -28,7 +28,7 @@ struct ox_place_case {
  * more of these. Where neither comes out even, and for one rank, threads run anywhere and memory is interleaved over
  * all. */
 void ox_place_rank(const struct ox_nodes *nodes, const struct ox_place_case *given, uint32_t idx,
-                   struct ox_place *out);
+                   struct ox_rank_place *out);
 
 /* The node of a PCI device ("00000000:41:00.0") by the kernel's list in `folder`, "/sys/bus/pci/devices"; -1: not
  * known. */

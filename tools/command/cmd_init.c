@@ -51,7 +51,7 @@ static enum ox_status fail_like(const char *like) {
 /* A known shape, with the tokenizer's vocabulary where there is one. */
 static enum ox_status known_shape(const struct ox_config *config, const struct ox_shape_request *request,
                                   struct ox_model_config *out) {
-    const struct ox_shape *const shape = ox_shape_find(config->vocab.like);
+    const struct ox_known_shape *const shape = ox_shape_find(config->vocab.like);
     json_t *json = NULL;
     enum ox_status status = shape != NULL ? ox_shape_config(shape, &json) : fail_like(config->vocab.like);
     OX_THEN(status, ox_model_config_parse(config->vocab.like, json, out));

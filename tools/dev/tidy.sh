@@ -101,6 +101,17 @@ check_headers() {
     done <"$scratch/headers"
 }
 
+# No file may ever include both headers, and a reader may take one for the other.
+check_tags() {
+    grep -v '/tests/' "$scratch/stripped" | grep '\.h$' | xargs -r awk -v prefix="$scratch/code/" '
+        /^(struct|enum|union) [a-z0-9_]+ \{/ {
+            file = substr(FILENAME, length(prefix) + 1)
+            if ($2 in owner)
+                print file ":" FNR ": defines " $2 ", as " owner[$2] " does; rename one"
+            owner[$2] = file
+        }'
+}
+
 # Looks at the functions of the stripped files of the input.
 shape() { # check
     xargs -r awk -v check="$1" -v prefix="$scratch/code/" -f "$tools/tidy_code.awk" -f "$tools/tidy_shape.awk"
@@ -244,7 +255,7 @@ check_patches() {
     done
 }
 
-checks="layers edges readmes users headers functions files columns params symbols calls environment printing allocation statuses macros \
+checks="layers edges readmes users headers tags functions files columns params symbols calls environment printing allocation statuses macros \
 mathflags marks words names mesh places patches"
 sum=0
 for check in ${only:-$checks}; do

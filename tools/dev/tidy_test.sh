@@ -193,6 +193,7 @@ plant headers base/bad.h 'static inline uint64_t ox_f(void) { return 0; }\n' 'ba
 if echo 'int main() { return 0; }' | "${CXX:-g++}" -x c++ -fsyntax-only - 2>/dev/null; then
     plant headers base/bad.h 'struct bad { int class; };\n' 'base/bad.h:1: does not compile alone as C++17'
 fi
+plant tags engine/run/bad.h 'struct good {\n    int a;\n};\n' 'good, as base/good.h does; rename one'
 plant functions engine/run/bad.c "static int bad(void)\\n{\\n$(repeat '    ;' 68)}\\n" 'engine/run/bad.c:1: bad has 71 lines'
 plant functions engine/run/bad.c "OX_PRINTF(1, 2)\\nint ox_bad(int (*f)(int),\\n int b) {\\n$(repeat '    { }' 70)}\\n" \
     'engine/run/bad.c:1: ox_bad has 74 lines'

@@ -26,7 +26,7 @@ bool ox_help_is_positional(const struct ox_command *command, const struct ox_opt
 bool ox_help_listed(const char *list, const char *name);
 
 /* The prose of a manual page. A list has one line per item: a tag, a tab and its text. */
-struct ox_page {
+struct ox_help_page {
     const char *command;     /* "": the page offload(1) */
     const char *description; /* one paragraph per line */
     const char *done, *failed, *usage, *ended; /* by exit status; NULL: default text, for ended none */
@@ -36,7 +36,7 @@ struct ox_page {
 };
 
 /* Returns NULL for a command without a page. */
-const struct ox_page *ox_page_find(const char *command);
+const struct ox_help_page *ox_page_find(const char *command);
 
 /* Prints the manual page of a command, or offload(1) for NULL, in the man macros of roff. */
 void ox_man_print(FILE *file, const struct ox_command *command);

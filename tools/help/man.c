@@ -86,7 +86,7 @@ static void put_item(FILE *file, const char *tag, size_t tag_bytes, const char *
     put_prose(file, text, bytes);
 }
 
-/* Prints a list of struct ox_page under its heading. */
+/* Prints a list of struct ox_help_page under its heading. */
 static void put_list(FILE *file, const char *heading, const char *list) {
     if (list == NULL) {
         return;
@@ -232,7 +232,7 @@ static void put_commands(FILE *file) {
     }
 }
 
-static void put_exits(FILE *file, const struct ox_page *page) {
+static void put_exits(FILE *file, const struct ox_help_page *page) {
     static const char usage[] = "wrong usage or configuration: the error names what is wrong, where, and the remedy";
     const struct {
         const char *tag, *text;
@@ -265,7 +265,7 @@ static void put_examples(FILE *file, const char *list) {
 }
 
 /* A command's page refers to offload(1) and to the pages it names; offload(1) refers to all. */
-static void put_see_also(FILE *file, const struct ox_command *command, const struct ox_page *page) {
+static void put_see_also(FILE *file, const struct ox_command *command, const struct ox_help_page *page) {
     fputs(command != NULL ? ".SH SEE ALSO\n\\fBoffload\\fR(1)" : ".SH SEE ALSO\n", file);
     for (const struct ox_command *other = ox_commands(); other->name != NULL; other++) {
         if (command == NULL || (page != NULL && ox_help_listed(page->see_also, other->name))) {
@@ -281,7 +281,7 @@ void ox_man_print(FILE *file, const struct ox_command *command) {
     const char *const name = command != NULL ? command->name : "";
     const char *const summary =
         command != NULL ? command->summary : "train transformers whose state does not fit in device memory";
-    const struct ox_page *const page = ox_page_find(name);
+    const struct ox_help_page *const page = ox_page_find(name);
     put_head(file, name, summary);
     put_synopsis(file, command);
     fputs(".SH DESCRIPTION\n", file);

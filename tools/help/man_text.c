@@ -31,7 +31,7 @@ static const char train_signals[] =
     "checkpoint, and end with status 128+n\n"
     "a second INT or TERM\tend at once, even within a step; the last commit is intact\n";
 
-static const struct ox_page pages[] = {
+static const struct ox_help_page pages[] = {
     {.command = "",
      .description =
          "offload trains all parameters of a language model whose weights and optimizer state do not fit in device "
@@ -288,7 +288,7 @@ static const struct ox_page pages[] = {
      .see_also = "version"},
 };
 
-const struct ox_page *ox_page_find(const char *command) {
+const struct ox_help_page *ox_page_find(const char *command) {
     for (unsigned i = 0; i < sizeof pages / sizeof *pages; i++) {
         if (strcmp(pages[i].command, command) == 0) {
             return &pages[i];

@@ -129,7 +129,7 @@ static void test_names(void) {
     size_t bytes = 0;
     REQUIRE_OK(ox_file_read("docs/from-scratch.md", 1 << 20, &page, &bytes));
     for (uint32_t i = 0; ox_shape_at(i) != NULL; i++) {
-        const struct ox_shape *const shape = ox_shape_at(i);
+        const struct ox_known_shape *const shape = ox_shape_at(i);
         const char *const names[] = {shape->name, shape->alias};
         for (int k = 0; k < 2 && names[k] != NULL; k++) {
             char cell[64];
@@ -144,7 +144,7 @@ static void test_names(void) {
     static const char *const near[][2] = {
         {"llama8b", "llama-3.1-8b"}, {"LLaMA_2_7B", "llama-2-7b"}, {"qwen7b", "qwen2.5-7b"}, {"gpt2xl", "gpt2-xl"}};
     for (unsigned i = 0; i < sizeof near / sizeof *near; i++) {
-        const struct ox_shape *const shape = ox_shape_near(near[i][0]);
+        const struct ox_known_shape *const shape = ox_shape_near(near[i][0]);
         CHECK(shape != NULL && strcmp(shape->name, near[i][1]) == 0);
     }
     CHECK(ox_shape_near("bert-base") == NULL);

@@ -225,7 +225,7 @@ static void plant(struct ox_schedule *s, int fault) {
         s->places[home].offset = random_u32() % (s->work_bytes / 64 + 1) * 64;
         break;
     case 8:
-        s->places[home].memory = (enum ox_memory)other(s->places[home].memory, OX_MEMORY_KEPT + 1);
+        s->places[home].memory = (enum ox_pass_memory)other(s->places[home].memory, OX_MEMORY_KEPT + 1);
         break;
     case 9:
         s->list.values[v].home = 1 + other(home - 1, s->list.value_count - 1);
@@ -341,7 +341,7 @@ static void every_place(struct bench *b, const struct ox_schedule *proper, struc
         const struct ox_place kept = *place;
         for (uint32_t k = 1; k < count && mutant->list.values[v].home == v; k++) {
             for (int memory = 0; memory <= OX_MEMORY_KEPT; memory++) {
-                *place = (struct ox_place){(enum ox_memory)memory, proper[mutant->pass].places[k].offset};
+                *place = (struct ox_place){(enum ox_pass_memory)memory, proper[mutant->pass].places[k].offset};
                 judge(b, proper, mutant, right, "another place");
             }
         }

@@ -30,7 +30,7 @@ static void check_case(const json_t *json) {
     }
     REQUIRE_OK(ox_config_validate(&config, OX_CMD_PLAN));
     const uint64_t steps = (uint64_t)json_integer_value(json_object_get(json, "steps"));
-    const struct ox_schedule schedule = ox_schedule_of(&config, steps);
+    const struct ox_rate_schedule schedule = ox_schedule_of(&config, steps);
     const json_t *const rates = json_object_get(json, "rates");
     CHECK(steps > 0 && json_array_size(rates) == steps);
     for (uint64_t step = 0; step < steps; step++) {
@@ -67,7 +67,7 @@ static void check_own(void) {
     set(&config, "lr-scheduler-type", "wsd");
     set(&config, "warmup-steps", "2");
     set(&config, "min-lr", "0.5");
-    struct ox_schedule schedule = ox_schedule_of(&config, 20); /* the last two steps decay */
+    struct ox_rate_schedule schedule = ox_schedule_of(&config, 20); /* the last two steps decay */
     CHECK(ox_schedule_rate(&schedule, 0) == 0 && ox_schedule_rate(&schedule, 1) == 0.5);
     CHECK(ox_schedule_rate(&schedule, 2) == 1 && ox_schedule_rate(&schedule, 18) == 1);
     CHECK(ox_schedule_rate(&schedule, 19) == 0.75 && ox_schedule_rate(&schedule, 20) == 0.5);
@@ -90,7 +90,7 @@ static void check_old(void) {
     begin(&config);
     set(&config, "learning-rate", "1");
     set(&config, "warmup-steps", "4");
-    struct ox_schedule schedule = ox_schedule_of(&config, 8);
+    struct ox_rate_schedule schedule = ox_schedule_of(&config, 8);
     CHECK(ox_schedule_rate(&schedule, 0) == 0 && ox_schedule_rate(&schedule, 3) == 0.75);
     schedule.from_one = true;
     CHECK(ox_schedule_rate(&schedule, 0) == 0.25 && ox_schedule_rate(&schedule, 3) == 1);
@@ -151,7 +151,7 @@ static void check_offset(void) {
     struct ox_config config;
     begin(&config);
     set(&config, "learning-rate", "1");
-    struct ox_schedule schedule = ox_schedule_of(&config, 20); /* 80 rows, 4 a step; 10 steps had 2 */
+    struct ox_rate_schedule schedule = ox_schedule_of(&config, 20); /* 80 rows, 4 a step; 10 steps had 2 */
     schedule.offset = 5;
     CHECK(ox_schedule_rate(&schedule, 10) == 0.75 && ox_schedule_rate(&schedule, 20) == 0.25);
     CHECK(ox_schedule_rate(&schedule, 25) == 0);
@@ -168,7 +168,7 @@ static void check_offset(void) {
         set(&config, "learning-rate", "1");
         set(&config, "lr-scheduler-type", types[i]);
         set(&config, "warmup-ratio", "0.2"); /* of 20 steps 4, of 40 steps 8: 3 of 20 are taken, and then halves */
-        const struct ox_schedule whole = ox_schedule_of(&config, 20);
+        const struct ox_rate_schedule whole = ox_schedule_of(&config, 20);
         schedule = ox_schedule_of(&config, 40);
         schedule.offset = -3;
         CHECK(ox_schedule_rate(&whole, 3) == 0.75 && ox_schedule_rate(&schedule, 3) == 0.75);

@@ -60,7 +60,7 @@ static const struct expected cases[] = {
 
 static void test_places(void) {
     static struct ox_nodes nodes;
-    static struct ox_place place;
+    static struct ox_rank_place place;
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct expected *const e = &cases[i];
         const struct ox_place_case given = {.ranks = e->ranks, .gpu_nodes = e->on_gpu ? e->gpus : NULL,
