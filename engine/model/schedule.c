@@ -336,8 +336,8 @@ static bool overlaps(struct ox_life a, struct ox_life b) {
 }
 
 /* The end of a value that is in the way of `bytes` at `offset` of a memory while `life` lasts; 0: nothing is. */
-static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_pass_memory memory, uint64_t offset, uint64_t bytes,
-                           struct ox_life life) {
+static uint64_t in_the_way(const struct ox_schedule *schedule, enum ox_pass_memory memory, uint64_t offset,
+                           uint64_t bytes, struct ox_life life) {
     for (uint32_t v = 1; v < schedule->list.value_count; v++) {
         const struct ox_place *const place = &schedule->places[v];
         const uint64_t end = place->offset + ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES);
