@@ -465,14 +465,16 @@ uint32_t ox_list_hand_over(struct ox_list *list, uint32_t x, uint32_t h) {
 void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
     const uint32_t hidden = shape->model->config.hidden;
     const struct ox_handed handed = ox_handed_of(shape);
-    const bool last = unit->expert_first + unit->expert_count == shape->model->config.mixture.router.experts;
+    /* Ranks that divide experts have a group each, one behind the other; the list has the units of the rank's. */
+    const uint32_t first = unit->expert_first, count = unit->expert_count * ox_shape_experts(shape);
+    const bool last = first + count == shape->model->config.mixture.router.experts;
     *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = 1, .group_past = 1};
-    list->unit_count = ox_model_stage_units(shape->model, unit, list->units);
+    list->unit_count = ox_model_stage_units(shape->model, unit + shape->experts.at, list->units);
     list->in = add_value(list, unit->expert_first == 0 ? handed.first_bytes : handed.bytes);
     list->out = last ? add_rows(list, hidden) : add_value(list, handed.bytes);
     add_node(list, (struct ox_node){.kind = OX_NODE_EXPERTS, .role = OX_ROLE_EXPERT_GATE_UP, .in = list->in,
-                                    .residual = list->in, .in_count = hidden, .out_count = hidden,
-                                    .out = list->out});
+                                    .residual = list->in, .in_count = hidden, .out_count = hidden, .first = first,
+                                    .stride = count, .out = list->out});
 }
 
 /* A norm that the family may lack. */

@@ -71,7 +71,8 @@ struct ox_node {
     uint32_t out;
     uint32_t saved[OX_NODE_SAVED_MAX]; /* what forward makes beside `out` for backward; float32 */
     uint32_t in_count, out_count;      /* elements of a row of `in` and of `out`; EXPERTS: hidden */
-    uint32_t first, stride;            /* LINEAR, DOWN, HEAD_NORM: where what it takes of a row of `in` begins, and
+    uint32_t first, stride;            /* EXPERTS: the first of the stage's experts, and how many it has; LINEAR, DOWN,
+                                          HEAD_NORM: where what it takes of a row of `in` begins, and
                                           the elements of such a row; stride 0: it takes the whole row */
     uint32_t head_count;               /* HEAD_NORM: the heads that it takes, each of in_count elements */
     float eps;                         /* HEAD_NORM */
@@ -194,8 +195,9 @@ float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint3
 struct ox_node_cut_at {
     enum ox_cut_kind kind;
     uint64_t source, target, bytes;
+    uint8_t round;
 };
-enum { OX_NODE_CUTS_MAX = 6 };
+enum { OX_NODE_CUTS_MAX = 10 };
 
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */
@@ -275,6 +277,10 @@ uint64_t ox_loss_scratch(const struct ox_shape *shape, const struct ox_node *nod
 
 /* Experts apart from their block: node_experts.c. */
 uint64_t ox_experts_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_experts_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                          struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
+struct ox_plan_rounds ox_experts_rounds(const struct ox_shape *shape, const struct ox_node *node, bool backward,
+                                        bool din);
 void ox_beside_forward(const struct ox_node_call *call);
 void ox_beside_backward(const struct ox_node_call *call);
 void ox_beside_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);

@@ -82,12 +82,13 @@ void ox_beside_cost(struct ox_cost *cost, const struct ox_node *node, bool backw
 
 /* ---- a group of experts ---- */
 
-static bool begins(const struct ox_unit *unit) {
-    return unit->expert_first == 0;
+/* Whether the stage has the first of the layer's experts, and the last ones. */
+static bool begins(const struct ox_node *node) {
+    return node->first == 0;
 }
 
-static bool ends(const struct ox_shape *shape, const struct ox_unit *unit) {
-    return unit->expert_first + unit->expert_count == mixture_of(shape)->router.experts;
+static bool ends(const struct ox_shape *shape, const struct ox_node *node) {
+    return node->first + node->stride == mixture_of(shape)->router.experts;
 }
 
 /* Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
@@ -119,9 +120,11 @@ static struct room room_of(const struct ox_shape *shape, bool backward) {
     return at;
 }
 
+static uint64_t room_of_rounds(const struct ox_shape *shape, bool backward);
+
 uint64_t ox_experts_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
-    return room_of(shape, backward).bytes;
+    return ox_shape_experts(shape) > 1 ? room_of_rounds(shape, backward) : room_of(shape, backward).bytes;
 }
 
 /* What the passes of a group share. */
@@ -137,12 +140,11 @@ struct group {
 
 static struct group group_of(const struct ox_node_call *call, bool backward) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_unit *const unit = call->list->unit;
-    const uint32_t chosen = mixture_of(shape)->router.chosen, count = unit->expert_count;
+    const uint32_t chosen = mixture_of(shape)->router.chosen, count = call->node->stride;
     struct group g = {.call = call, .shape = shape, .at = ox_handed_of(shape), .room = room_of(shape, backward)};
     g.order = ox_pair_order_of(shape, at_byte(call->in, g.at.order));
     g.weights = at_byte(call->in, g.at.weights);
-    g.experts = (struct ox_experts){.offsets = g.order.offsets, .first = unit->expert_first, .count = count,
+    g.experts = (struct ox_experts){.offsets = g.order.offsets, .first = call->node->first, .count = count,
                                     .rows_max = shape->rows * (count < chosen ? count : chosen)};
     return g;
 }
@@ -167,37 +169,48 @@ static void multiply(const struct group *g, uint64_t to, uint64_t from, enum ox_
            .real = g->shape->compute.real);
 }
 
-/* From what the experts read to their activations. */
-static void activate(const struct group *g) {
-    gather(g, g->room.rows, at_byte(g->call->in, g->at.in));
-    multiply(g, g->room.wide, g->room.rows, OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS);
+/* From the rows that the experts read, at `from`, to their activations. */
+static void activate(const struct group *g, uint64_t from) {
+    multiply(g, g->room.wide, from, OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS);
     OX_RUN(&g->call->job->run, expert_act_forward, .out = room(g, g->room.act), .in = room(g, g->room.wide),
            .weights = g->weights, .pair_of = g->order.pair_of, .group = g->experts, .gate = mixture_of(g->shape)->gate,
            .rows = ox_pairs_of(g->shape), .width = mixture_of(g->shape)->width, .real = g->shape->compute.real);
 }
 
-void ox_experts_forward(const struct ox_node_call *call) {
-    const struct group g = group_of(call, false);
-    const struct ox_unit *const unit = call->list->unit;
-    const bool last = ends(g.shape, unit), first = begins(unit), shared = g.at.shared > 0;
-    const float scale = scale_of(g.shape);
-    void *const out = !last ? NULL : scale != 0.0f ? room(&g, g.room.scaled) : call->out;
-    activate(&g);
-    multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
+/* Adds what the experts have made, at `from`, to the sum that goes on, or to the output. */
+static void combine_forward(const struct group *g, uint64_t from) {
+    const struct ox_node_call *const call = g->call;
+    const bool last = ends(g->shape, call->node), first = begins(call->node), shared = g->at.shared > 0;
+    const float scale = scale_of(g->shape);
+    void *const out = !last ? NULL : scale != 0.0f ? room(g, g->room.scaled) : call->out;
     if (!last && call->out != call->in) {
-        copy_words(&call->job->run, call->out, call->in, first ? g.at.first_bytes : g.at.bytes);
+        copy_words(&call->job->run, call->out, call->in, first ? g->at.first_bytes : g->at.bytes);
     }
     OX_RUN(&call->job->run, rows_combine, .out = out,
-           .residual = last && (shared || scale == 0.0f) ? at_byte(call->in, g.at.shared) : NULL,
-           .sum = first && last ? NULL : at_byte(last ? call->in : call->out, g.at.sum), .in = room(&g, g.room.rows),
-           .place = g.order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = g.weights,
-           .experts = g.order.experts, .group = g.experts, .rows = g.shape->rows,
-           .chosen = mixture_of(g.shape)->router.chosen, .width = g.shape->model->config.hidden,
-           .real = g.shape->compute.real, .begins = first);
+           .residual = last && (shared || scale == 0.0f) ? at_byte(call->in, g->at.shared) : NULL,
+           .sum = first && last ? NULL : at_byte(last ? call->in : call->out, g->at.sum), .in = room(g, from),
+           .place = g->order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = g->weights,
+           .experts = g->order.experts, .group = g->experts, .rows = g->shape->rows,
+           .chosen = mixture_of(g->shape)->router.chosen, .width = g->shape->model->config.hidden,
+           .real = g->shape->compute.real, .begins = first);
     if (last && (shared || scale != 0.0f)) {
         OX_RUN(&call->job->run, add, .target = call->out, .a = call->in, .b = out, .scale = scale,
-               .count = (uint64_t)g.shape->rows * g.shape->model->config.hidden, .real = g.shape->compute.real);
+               .count = (uint64_t)g->shape->rows * g->shape->model->config.hidden, .real = g->shape->compute.real);
     }
+}
+
+static void forward_in_rounds(const struct ox_node_call *call);
+
+void ox_experts_forward(const struct ox_node_call *call) {
+    if (ox_shape_experts(call->job->shape) > 1) {
+        forward_in_rounds(call);
+        return;
+    }
+    const struct group g = group_of(call, false);
+    gather(&g, g.room.rows, at_byte(call->in, g.at.in));
+    activate(&g, g.room.rows);
+    multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
+    combine_forward(&g, g.room.rows);
 }
 
 static void multiply_backward(const struct group *g, bool wants_din, uint64_t din, uint64_t dout, uint64_t in,
@@ -223,47 +236,255 @@ static const void *scale_back(const struct group *g) {
     return room(g, g->room.scaled);
 }
 
-/* The gradients of the group's weights, and of what pairs weigh, from that of the sum; `out` of the room gets that of
- * the experts' rows. */
-static void back_to_rows(const struct group *g, const void *dsum) {
+/* The gradient of the bias behind the experts, and of what pairs weigh by it; returns whether there is one. */
+static bool back_to_bias(const struct group *g, const void *dsum) {
     const struct ox_node_call *const call = g->call;
     const struct ox_shape *const shape = g->shape;
     const void *const bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS);
-    float *const dweights = at_byte(call->dout, g->at.weights);
-    gather(g, g->room.out, dsum);
     if (bias != NULL) {
-        OX_RUN(&call->job->run, combine_bias_backward, .dweights = dweights,
+        OX_RUN(&call->job->run, combine_bias_backward, .dweights = at_byte(call->dout, g->at.weights),
                .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = dsum, .bias = bias,
                .weights = g->weights, .experts = g->order.experts, .pair_of = g->order.pair_of, .group = g->experts,
                .rows = shape->rows, .chosen = mixture_of(shape)->router.chosen, .width = shape->model->config.hidden,
                .real = shape->compute.real, .begins = call->job->begins);
     }
-    multiply_backward(g, true, g->room.dact, g->room.out, g->room.act, OX_ROLE_EXPERT_DOWN);
+    return bias != NULL;
+}
+
+/* The gradients of the group's weights, and of what pairs weigh, from those of the experts' outputs at `dout`, which
+ * become those of their rows, which lie at `rows`. */
+static void back_to_rows(const struct group *g, uint64_t rows, uint64_t dout, float *dweights, bool adds, bool din) {
+    const struct ox_node_call *const call = g->call;
+    const struct ox_shape *const shape = g->shape;
+    multiply_backward(g, true, g->room.dact, dout, g->room.act, OX_ROLE_EXPERT_DOWN);
     OX_RUN(&call->job->run, expert_act_backward, .din = room(g, g->room.wide), .dweights = dweights,
            .dout = room(g, g->room.dact), .in = room(g, g->room.wide), .weights = g->weights,
            .pair_of = g->order.pair_of, .group = g->experts, .gate = mixture_of(shape)->gate,
            .rows = ox_pairs_of(shape), .width = mixture_of(shape)->width, .real = shape->compute.real,
-           .adds = bias != NULL);
-    multiply_backward(g, call->din != NULL, g->room.out, g->room.wide, g->room.rows, OX_ROLE_EXPERT_GATE_UP);
+           .adds = adds);
+    multiply_backward(g, din, dout, g->room.wide, rows, OX_ROLE_EXPERT_GATE_UP);
 }
 
+/* Adds the gradients of the experts' rows, at `from`, to that of what they read. */
+static void combine_backward(const struct group *g, uint64_t from, const void *dsum) {
+    const struct ox_node_call *const call = g->call;
+    const bool last = ends(g->shape, call->node), first = begins(call->node);
+    OX_RUN(&call->job->run, rows_combine, .out = first ? at_byte(call->din, g->at.in) : NULL,
+           .sum = first && last ? NULL : at_byte(call->din, g->at.sum), .in = room(g, from),
+           .place = g->order.place, .experts = g->order.experts, .group = g->experts, .rows = g->shape->rows,
+           .chosen = mixture_of(g->shape)->router.chosen, .width = g->shape->model->config.hidden,
+           .real = g->shape->compute.real, .begins = last, .from_last = true);
+    if (last && g->at.shared > 0) {
+        copy_rows(call, at_byte(call->din, g->at.shared), dsum);
+    }
+}
+
+static void backward_in_rounds(const struct ox_node_call *call);
+
 void ox_experts_backward(const struct ox_node_call *call) {
-    const struct group g = group_of(call, true);
-    const struct ox_unit *const unit = call->list->unit;
-    const bool last = ends(g.shape, unit), first = begins(unit);
-    const void *const dsum = scale_back(&g);
-    activate(&g);
-    back_to_rows(&g, dsum);
-    if (call->din == NULL) { /* nothing before is trained */
+    if (ox_shape_experts(call->job->shape) > 1) {
+        backward_in_rounds(call);
         return;
     }
-    OX_RUN(&call->job->run, rows_combine, .out = first ? at_byte(call->din, g.at.in) : NULL,
-           .sum = first && last ? NULL : at_byte(call->din, g.at.sum), .in = room(&g, g.room.out),
-           .place = g.order.place, .experts = g.order.experts, .group = g.experts, .rows = g.shape->rows,
-           .chosen = mixture_of(g.shape)->router.chosen, .width = g.shape->model->config.hidden,
-           .real = g.shape->compute.real, .begins = last, .from_last = true);
-    if (last && g.at.shared > 0) {
-        copy_rows(call, at_byte(call->din, g.at.shared), dsum);
+    const struct group g = group_of(call, true);
+    const void *const dsum = scale_back(&g);
+    gather(&g, g.room.rows, at_byte(call->in, g.at.in));
+    activate(&g, g.room.rows);
+    gather(&g, g.room.out, dsum);
+    const bool biased = back_to_bias(&g, dsum);
+    back_to_rows(&g, g.room.rows, g.room.out, at_byte(call->dout, g.at.weights), biased, call->din != NULL);
+    if (call->din != NULL) { /* something before is trained */
+        combine_backward(&g, g.room.out, dsum);
+    }
+}
+
+/* ---- in rounds: where ranks divide the experts ---- */
+
+/* Each rank sorts its rows by expert and gives those of another rank's experts to that, takes the rows of one rank
+ * after the other itself, and gives back what its experts made of them. Rows keep their sorted places wherever they
+ * are, so that an operation works on those of another rank as on its own, and there is room for one rank's rows,
+ * whatever routers choose. Gradients of weights are summed for each rank by itself, by its number, so that it does not
+ * matter whose rows come first.
+ *
+ * Places within the scratch: `own`: the rank's rows, and in backward the gradients of what experts made of them; they
+ * are replaced by what comes back. `other`: those of the rank that is served. `pairs`: gradients of what pairs weigh,
+ * by rank, for those ranks; `got`: what these have for this rank; `sorted`: the same, sorted. `routes`: those of all.
+ */
+struct rounds {
+    struct room room;
+    uint64_t own[OX_PLAN_ROUND_PLANES], other[OX_PLAN_ROUND_PLANES], plane, pairs, got, sorted, pair_bytes;
+    uint64_t routes, routes_bytes, offsets, weights, bytes;
+};
+
+static struct rounds rounds_of(const struct ox_shape *shape, bool backward) {
+    const uint32_t ranks = ox_shape_experts(shape), experts = mixture_of(shape)->router.experts;
+    const uint64_t pairs = ox_pairs_of(shape);
+    struct rounds r = {.room = room_of(shape, backward)};
+    uint64_t end = ox_align_up(r.room.products, PLACE_ALIGN_BYTES);
+    r.plane = rows_bytes(pairs, shape->model->config.hidden, ox_real_bytes(shape->compute.real));
+    for (uint32_t i = 0; i < (backward ? OX_PLAN_ROUND_PLANES : 1u); i++, end += r.plane) {
+        r.own[i] = end;
+    }
+    r.other[0] = r.room.rows;
+    r.other[1] = r.room.out;
+    r.pair_bytes = rows_bytes(pairs, 1, sizeof(float));
+    r.offsets = r.pair_bytes;
+    r.weights = r.offsets + ox_align_up((experts + 1) * sizeof(int32_t), PLACE_ALIGN_BYTES);
+    r.routes_bytes = r.weights + r.pair_bytes;
+    r.routes = end;
+    r.pairs = r.routes + ranks * r.routes_bytes;
+    r.got = r.pairs + (backward ? ranks * r.pair_bytes : 0);
+    r.sorted = r.got + (backward ? ranks * r.pair_bytes : 0);
+    /* Last, because it follows from the threads of a rank, and what crosses lies where a plan of all ranks has it. */
+    r.bytes = r.room.bytes - r.room.products;
+    r.room.products = r.sorted + (backward ? r.pair_bytes : 0);
+    r.bytes += r.room.products;
+    return r;
+}
+
+static uint64_t room_of_rounds(const struct ox_shape *shape, bool backward) {
+    return rounds_of(shape, backward).bytes;
+}
+
+struct ox_plan_rounds ox_experts_rounds(const struct ox_shape *shape, const struct ox_node *node, bool backward,
+                                        bool din) {
+    const struct rounds r = rounds_of(shape, backward);
+    const uint32_t each = node->stride / ox_shape_experts(shape), chosen = mixture_of(shape)->router.chosen;
+    struct ox_plan_rounds out = {
+        .routes = r.routes, .routes_bytes = r.routes_bytes, .offsets = r.offsets, .first = node->first, .each = each,
+        .plane_bytes = r.plane, .planes = backward ? 2 : 1, .returned = !backward ? 1 : din ? 2 : 0,
+        .row_bytes = (uint32_t)(shape->model->config.hidden * ox_real_bytes(shape->compute.real)),
+        .row_max = shape->rows * (uint32_t)ox_min_u64(chosen, each)};
+    for (uint32_t i = 0; i < out.planes; i++) {
+        out.own[i] = r.own[i];
+        out.other[i] = r.other[i];
+    }
+    return out;
+}
+
+/* Parts: rows are sorted | the rank's own | those of another rank, in each round | they come together. Where nothing
+ * comes back, the last part has nothing to do. */
+uint32_t ox_experts_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                          struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint32_t ranks = ox_shape_experts(list->shape);
+    const struct rounds r = rounds_of(list->shape, backward);
+    const struct ox_plan_rounds rounds = ox_experts_rounds(list->shape, node, backward, din);
+    uint32_t count = 0;
+    out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = r.routes, .target = r.routes,
+                                           .bytes = ranks * r.routes_bytes};
+    for (uint32_t round = 1; round <= ranks - (rounds.returned == 0); round++) {
+        out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_ROUND, .round = (uint8_t)round,
+                                               .bytes = ox_plan_round_bytes(&rounds, round, ranks)};
+    }
+    if (backward && din) {
+        out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = r.pairs, .target = r.got,
+                                               .bytes = ranks * r.pair_bytes};
+    }
+    return count;
+}
+
+/* The rank's experts, for the rows of a rank, with the sums of their gradients that are that rank's. */
+struct served {
+    struct group group;
+    struct ox_node_call call;
+    struct ox_stage_weights weights;
+};
+
+static void serve(const struct ox_node_call *call, const struct rounds *r, bool backward, uint32_t rank,
+                  struct served *out) {
+    const struct ox_unit *const unit = call->list->units[0];
+    const uint32_t chosen = mixture_of(call->job->shape)->router.chosen, count = unit->expert_count;
+    unsigned char *const routes = at_byte(call->scratch, r->routes + rank * r->routes_bytes);
+    out->weights = *call->weights;
+    for (uint32_t i = 0; i < call->list->unit_count; i++) {
+        float *const grads = out->weights.grads[i];
+        out->weights.grads[i] = grads == NULL ? NULL : grads + rank * call->list->units[i]->elem_count;
+    }
+    out->call = *call;
+    out->call.weights = &out->weights;
+    out->group = group_of(&out->call, backward);
+    out->group.room = r->room;
+    out->group.order = (struct ox_pair_order){.offsets = at_byte(routes, r->offsets), .pair_of = at_byte(routes, 0)};
+    out->group.weights = at_byte(routes, r->weights);
+    out->group.experts = (struct ox_experts){.offsets = out->group.order.offsets, .first = unit->expert_first,
+                                             .count = count,
+                                             .rows_max = call->job->shape->rows * (count < chosen ? count : chosen)};
+}
+
+/* What the rank tells the others of its rows. */
+static void tell_routes(const struct group *g, const struct rounds *r) {
+    struct ox_run *const run = &g->call->job->run;
+    unsigned char *const routes = room(g, r->routes + g->shape->experts.at * r->routes_bytes);
+    const uint64_t pairs = ox_pairs_of(g->shape), experts = mixture_of(g->shape)->router.experts;
+    copy_words(run, routes, g->order.pair_of, pairs * sizeof(int32_t));
+    copy_words(run, routes + r->offsets, g->order.offsets, (experts + 1) * sizeof(int32_t));
+    copy_words(run, routes + r->weights, g->weights, pairs * sizeof(float));
+}
+
+static void forward_in_rounds(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t ranks = ox_shape_experts(shape);
+    const struct rounds r = rounds_of(shape, false);
+    const struct group g = group_of(call, false);
+    if (call->part == 0) {
+        gather(&g, r.own[0], at_byte(call->in, g.at.in));
+        tell_routes(&g, &r);
+    } else if (call->part <= ranks) {
+        const uint32_t round = call->part - 1;
+        const uint64_t rows = round == 0 ? r.own[0] : r.other[0];
+        struct served served;
+        serve(call, &r, false, shape->experts.at ^ round, &served);
+        activate(&served.group, rows);
+        multiply(&served.group, rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
+    } else {
+        combine_forward(&g, r.own[0]);
+    }
+}
+
+/* Puts the gradients of what pairs weigh, which each rank has made for its experts' pairs, where they belong. Those of
+ * other stages' pairs are there. */
+static void take_pairs(const struct group *g, const struct rounds *r) {
+    const struct ox_shape *const shape = g->shape;
+    float *const dweights = at_byte(g->call->dout, g->at.weights);
+    struct ox_op_rows_gather op = {.out = room(g, r->sorted), .in = dweights, .pair_of = g->order.pair_of,
+                                   .rows = ox_pairs_of(shape), .chosen = 1, .width = 1, .real = OX_REAL_F32};
+    struct ox_run *const run = &g->call->job->run;
+    OX_THEN(run->status, OX_QUEUE(run->ops, run->lane, rows_gather, &op));
+    for (uint32_t rank = 0; rank < ox_shape_experts(shape); rank++) {
+        op.in = room(g, r->got + rank * r->pair_bytes);
+        op.group = g->experts;
+        op.group.count = g->experts.count / ox_shape_experts(shape);
+        op.group.first = g->experts.first + rank * op.group.count;
+        OX_THEN(run->status, OX_QUEUE(run->ops, run->lane, rows_gather, &op));
+    }
+    op.out = dweights;
+    op.in = room(g, r->sorted);
+    op.pair_of = g->order.place;
+    op.group = (struct ox_experts){0};
+    OX_THEN(run->status, OX_QUEUE(run->ops, run->lane, rows_gather, &op));
+}
+
+static void backward_in_rounds(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t ranks = ox_shape_experts(shape);
+    const struct rounds r = rounds_of(shape, true);
+    const struct group g = group_of(call, true);
+    if (call->part == 0) {
+        const void *const dsum = scale_back(&g);
+        gather(&g, r.own[0], at_byte(call->in, g.at.in));
+        gather(&g, r.own[1], dsum);
+        tell_routes(&g, &r);
+        OX_RUN(&call->job->run, zero, .target = room(&g, r.pairs), .bytes = ranks * r.pair_bytes);
+    } else if (call->part <= ranks) {
+        const uint32_t round = call->part - 1, rank = shape->experts.at ^ round;
+        const uint64_t *const at = round == 0 ? r.own : r.other;
+        struct served served;
+        serve(call, &r, true, rank, &served);
+        activate(&served.group, at[0]);
+        back_to_rows(&served.group, at[0], at[1], room(&g, r.pairs + rank * r.pair_bytes), false, call->din != NULL);
+    } else if (call->part == ranks + 2) {
+        take_pairs(&g, &r);
+        combine_backward(&g, r.own[1], scale_of(shape) != 0.0f ? room(&g, g.room.scaled) : call->dout);
     }
 }
 

@@ -217,7 +217,9 @@ uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct 
                                struct ox_node_cut_at *out) {
     struct ox_node_cut_at room[OX_NODE_CUTS_MAX];
     const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
-    const bool apart = ox_shape_tensors(schedule->list.shape) > 1 && row_of(node)->parts != NULL;
+    const uint32_t ranks = node->kind == OX_NODE_EXPERTS ? ox_shape_experts(schedule->list.shape)
+                                                         : ox_shape_tensors(schedule->list.shape);
+    const bool apart = ranks > 1 && row_of(node)->parts != NULL;
     return apart ? row_of(node)->parts(&schedule->list, node, step->backward, step->din != OX_NO_VALUE,
                                        out != NULL ? out : room) : 0;
 }
@@ -449,6 +451,17 @@ static void *at(const struct ox_schedule *schedule, uint32_t value, void *const 
     return (unsigned char *)bases[place.memory] + place.offset;
 }
 
+/* Sums of a gradient side by side: with experts of which other ranks have some, one for each of them. */
+static uint32_t sums_of(const struct ox_schedule *schedule) {
+    return schedule->list.unit->kind == OX_UNIT_EXPERTS ? ox_shape_experts(schedule->list.shape) : 1;
+}
+
+static float *nth_sum(const struct ox_schedule *schedule, const struct ox_stage_weights *weights, uint32_t unit,
+                      uint32_t nth) {
+    float *const grads = weights->grads[unit];
+    return grads == NULL ? NULL : grads + nth * schedule->list.units[unit]->elem_count;
+}
+
 /* Before backward: what no operation writes in the gradients of the stage's units, or all where a node adds to some
  * elements alone. */
 static void clear_gaps(const struct ox_schedule *schedule, struct ox_unit_job *job,
@@ -458,11 +471,13 @@ static void clear_gaps(const struct ox_schedule *schedule, struct ox_unit_job *j
     for (uint32_t i = 0; i < list->node_count; i++) {
         only_adds |= row_of(&list->nodes[i])->only_adds;
     }
-    for (uint32_t i = 0; job->begins && i < list->unit_count; i++) {
-        if (weights->grads[i] != NULL && only_adds) {
-            ox_clear_range(job, weights->grads[i], 0, list->units[i]->elem_count);
-        } else if (weights->grads[i] != NULL) {
-            ox_clear_gaps(job, list->units[i], weights->grads[i]);
+    for (uint32_t at = 0; job->begins && at < list->unit_count * sums_of(schedule); at++) {
+        const uint32_t i = at % list->unit_count;
+        float *const grads = nth_sum(schedule, weights, i, at / list->unit_count);
+        if (grads != NULL && only_adds) {
+            ox_clear_range(job, grads, 0, list->units[i]->elem_count);
+        } else if (grads != NULL) {
+            ox_clear_gaps(job, list->units[i], grads);
         }
     }
 }
@@ -474,8 +489,9 @@ static void clear_frozen(const struct ox_schedule *schedule, struct ox_unit_job 
         const enum ox_role role = (enum ox_role)(node->role + k);
         for (uint32_t group = 0; group < schedule->list.groups; group++) {
             const uint32_t owner = ox_list_owner_of(&schedule->list, role, group);
-            if (owner != UINT32_MAX && weights->grads[owner] != NULL) {
-                ox_clear_frozen(job, schedule->list.units[owner], weights->grads[owner], role);
+            for (uint32_t nth = 0; owner != UINT32_MAX && weights->grads[owner] != NULL && nth < sums_of(schedule);
+                 nth++) {
+                ox_clear_frozen(job, schedule->list.units[owner], nth_sum(schedule, weights, owner, nth), role);
             }
         }
     }

@@ -188,7 +188,9 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
 static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node_row *const row = ox_node_row_of(node_of(c, step));
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
-    if (row->parts == NULL || c->list->shape->features.ranks <= 1) {
+    const bool of_experts = node_of(c, step)->kind == OX_NODE_EXPERTS;
+    const uint32_t ranks = of_experts ? c->list->shape->experts.ranks : c->list->shape->features.ranks;
+    if (row->parts == NULL || ranks <= 1) {
         return 0;
     }
     const uint32_t count = row->parts(c->list, node_of(c, step), step->backward, step->din != OX_NO_VALUE, cuts);

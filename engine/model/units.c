@@ -128,10 +128,12 @@ static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_
     const uint32_t count = ox_schedule_crossings(schedule, step, cuts);
     const struct ox_place place = schedule->places[schedule->list.values[step->scratch].home];
     const bool kept = place.memory == OX_MEMORY_KEPT;
+    const bool of_experts = schedule->list.nodes[step->node_idx].kind == OX_NODE_EXPERTS;
     const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
     for (uint32_t i = 0; i < count; i++) {
         OX_ASSERT(kept || place.memory == OX_MEMORY_WORK);
-        out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .axis = OX_AXIS_TENSOR,
+        out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .round = cuts[i].round,
+                                      .axis = of_experts ? OX_AXIS_EXPERT : OX_AXIS_TENSOR,
                                       .role = kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = first + cuts[i].source,
                                       .target = first + cuts[i].target, .bytes = cuts[i].bytes};
     }
@@ -143,7 +145,8 @@ uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, 
     struct ox_schedule schedule;
     uint32_t count = 0;
     const bool by_rows = shape->groups.contexts > 1 && unit->kind == OX_UNIT_BLOCK;
-    if ((!by_rows && ox_shape_tensors(shape) == 1) || unit->kind == OX_UNIT_BESIDE) {
+    const bool by_experts = ox_shape_experts(shape) > 1 && unit->kind == OX_UNIT_EXPERTS;
+    if ((!by_rows && !by_experts && ox_shape_tensors(shape) == 1) || unit->kind == OX_UNIT_BESIDE) {
         return 0;
     }
     make(shape, unit, pass, &schedule);
@@ -158,10 +161,38 @@ uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, 
         }
         count += cuts_within(&schedule, step, &out[count]);
         for (uint32_t k = before; k < count; k++) {
-            out[k].share = all > 0 ? flops_of(cost_before(&schedule, k + 1)) / all : 0;
+            /* Experts take the rows of one rank after the other, and nothing before the first and behind the last. */
+            out[k].share = by_experts ? ox_min_u64(k, ox_shape_experts(shape)) / (double)ox_shape_experts(shape)
+                           : all > 0  ? flops_of(cost_before(&schedule, k + 1)) / all : 0;
         }
     }
     return count;
+}
+
+struct ox_plan_rounds ox_unit_rounds(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass) {
+    struct ox_plan_rounds rounds = {0};
+    struct ox_schedule schedule;
+    if (ox_shape_experts(shape) == 1 || unit->kind != OX_UNIT_EXPERTS) {
+        return rounds;
+    }
+    make(shape, unit, pass, &schedule);
+    /* The last step is the pass of the one node that has rounds. */
+    const struct ox_schedule_step *const step = &schedule.steps[schedule.step_count - 1];
+    const struct ox_place place = schedule.places[schedule.list.values[step->scratch].home];
+    const uint64_t first = place.offset + schedule.shared_work_bytes;
+    OX_ASSERT(place.memory == OX_MEMORY_WORK && schedule.list.nodes[step->node_idx].kind == OX_NODE_EXPERTS);
+    rounds = ox_experts_rounds(shape, &schedule.list.nodes[step->node_idx], step->backward, step->din != OX_NO_VALUE);
+    rounds.routes += first;
+    for (uint32_t i = 0; i < OX_PLAN_ROUND_PLANES; i++) {
+        rounds.own[i] += first;
+        rounds.other[i] += first;
+    }
+    return rounds;
+}
+
+bool ox_shape_begins_stage(const struct ox_shape *shape, const struct ox_unit *unit) {
+    return unit->kind != OX_UNIT_EXPERTS || ox_shape_experts(shape) == 1 ||
+           unit->expert_first / shape->model->config.mixture.per_unit % ox_shape_experts(shape) == 0;
 }
 
 enum ox_status ox_units_check(const struct ox_shape *shape) {
@@ -169,7 +200,7 @@ enum ox_status ox_units_check(const struct ox_shape *shape) {
                                           OX_PASS_BACKWARD_KEPT};
     for (uint32_t i = 0; i < shape->model->stage_count; i++) {
         const struct ox_unit *const unit = ox_model_stage_unit(shape->model, i);
-        for (uint32_t k = 0; k < (unit->kind == OX_UNIT_BLOCK ? 4 : 2); k++) {
+        for (uint32_t k = 0; k < (unit->kind == OX_UNIT_BLOCK ? 4 : 2) && ox_shape_begins_stage(shape, unit); k++) {
             struct ox_schedule schedule;
             make(shape, unit, passes[k], &schedule);
             OX_TRY(ox_schedule_check(&schedule));

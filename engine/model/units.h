@@ -39,6 +39,12 @@ uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batc
 struct ox_row_groups {
     uint32_t all, first, count, contexts; /* zeros: one group */
 };
+/* Where `ranks` divide the experts of every layer, each has one of as many groups in a row, which a stage has together
+ * (ox_shape_begins_stage), and rows go to the rank that has their expert and back. Number `at` has the shape. */
+struct ox_expert_share {
+    uint32_t ranks, at; /* 0 ranks: 1 */
+};
+
 /* With groups of features, a rank has `count` of them from `first` on, a power of two. Every one of the `ranks` that
  * divide them has all rows of activations, and computes what no group has; what a group makes of these rows is added
  * over all groups in parts: each rank adds a part of the rows, and then all get all parts (ox_unit_cuts). */
@@ -50,6 +56,7 @@ struct ox_shape {
     uint32_t batch, seq, rows;
     struct ox_row_groups groups;
     struct ox_feature_share features;
+    struct ox_expert_share experts;
     struct ox_compute compute;
     enum ox_compute_dtype dtype; /* weights are rounded to it */
     struct ox_objective objective;
@@ -91,6 +98,11 @@ static inline uint32_t ox_shape_own_groups(const struct ox_shape *shape) {
 static inline uint32_t ox_shape_tensors(const struct ox_shape *shape) {
     return shape->features.ranks > 1 ? shape->features.ranks : 1;
 }
+/* Ranks that divide experts; and whether a model's stage is one of a plan, in which groups of experts come together. */
+static inline uint32_t ox_shape_experts(const struct ox_shape *shape) {
+    return shape->experts.ranks > 1 ? shape->experts.ranks : 1;
+}
+bool ox_shape_begins_stage(const struct ox_shape *shape, const struct ox_unit *unit);
 static inline uint32_t ox_shape_own_features(const struct ox_shape *shape) {
     return ox_model_groups(&shape->model->config) / ox_shape_tensors(shape);
 }
@@ -158,6 +170,8 @@ uint64_t ox_unit_kept_bytes(const struct ox_shape *shape, const struct ox_unit *
  * it keeps. */
 uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
                       struct ox_plan_cut *out);
+/* Where the rows lie that go to experts of other ranks, in a pass that has such cuts. */
+struct ox_plan_rounds ox_unit_rounds(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass);
 /* Proves how the passes of every unit use their memory (schedule.h); OX_E_CONFIG names what is wrong. */
 OX_MUST enum ox_status ox_units_check(const struct ox_shape *shape);
 /* What a pass makes the device do, if every document is as long as its sequence. The head's forward pass computes the

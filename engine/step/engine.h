@@ -79,6 +79,8 @@ struct ox_engine_config {
     uint32_t contexts;          /* ranks that divide these groups, a divisor of them and of `ranks` / `pipe`; 0: 1 */
     uint32_t tensors;           /* ranks that divide the model's groups of features, a divisor of them and of `ranks` /
                                    `pipe`; 0: 1 */
+    uint32_t experts;           /* ranks that divide the experts of every layer, which are units of their own: those
+                                   that divide a copy of the units; 0: 1 */
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
@@ -109,6 +111,8 @@ struct ox_engine_plan {
     uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
     uint32_t *pipe_of, *group_of; /* input.ranks has them: the coordinate of each unit, and its group of features */
+    uint32_t *expert_of; /* and which of the ranks that divide experts has it */
+    uint32_t *stage_of;  /* the model's stage that each of input.model is, or begins with */
     struct ox_plan_unit *units; /* these four are input.model's */
     struct ox_plan_grad *grads;
     struct ox_plan_stage *stages;

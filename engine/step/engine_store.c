@@ -40,6 +40,8 @@ static uint64_t geometry_hash(const struct ox_engine *engine, uint32_t process) 
     hash = team == NULL ? hash : ox_hash_seed(part, sizeof part / sizeof *part);
     const uint32_t copies = ox_plan_copies(&engine->plan->input); /* processes with a copy each have other parts */
     const uint32_t tensors = ox_plan_tensors(&engine->plan->input);
+    const uint32_t experts = ox_plan_experts(&engine->plan->input);
+    hash = team == NULL || experts == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, experts, 0, 0}, 4);
     hash = team == NULL || tensors == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, tensors, 0}, 3);
     hash = team == NULL || copies == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, copies}, 2);
     for (uint32_t i = 0; team != NULL && ox_plan_pipe(&engine->plan->input) > 1 && i < model->unit_count; i++) {

@@ -16,6 +16,7 @@ static struct ox_plan_pass describe_pass(const struct ox_shape *shape, const str
     struct ox_plan_pass out = {.scratch_bytes = ox_unit_work_bytes(shape, unit, pass),
                                .work = ox_unit_cost(shape, unit, pass)};
     out.cut_count = ox_unit_cuts(shape, unit, pass, out.cuts);
+    out.rounds = ox_unit_rounds(shape, unit, pass);
     return out;
 }
 
@@ -39,7 +40,8 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
     const uint32_t unit_idx = unit->own;
     const enum ox_unit_kind kind = unit->kind;
     const uint32_t expert_first = unit->expert_first;
-    const uint32_t nth = expert_first == 0 ? 0 : expert_first / model->config.mixture.per_unit; /* behind the block */
+    const uint32_t experts = ox_shape_experts(shape), per_unit = model->config.mixture.per_unit;
+    const uint32_t nth = expert_first == 0 ? 0 : expert_first / per_unit / experts; /* behind the block */
     const struct ox_unit_ends ends = ox_unit_ends(shape, unit);
     struct ox_plan_stage stage = {
         .kind = kinds[kind],
@@ -56,9 +58,13 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .forward_kept = describe_pass(shape, unit, OX_PASS_FORWARD_KEPT),
         .backward_kept = describe_pass(shape, unit, OX_PASS_BACKWARD_KEPT),
     };
-    /* Adapters and frozen parts are units beside the stage's own, and are fetched with it. */
-    for (uint32_t i = unit_idx; i != OX_NO_UNIT; i = model->units[i].next) {
-        stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
+    /* Adapters and frozen parts are units beside the stage's own, and are fetched with it. So are the groups of experts
+     * that ranks have of a stage, whose units follow each other. */
+    for (uint32_t g = 0; g < (kind == OX_UNIT_EXPERTS ? experts : 1); g++) {
+        for (uint32_t i = unit_idx + g; i != OX_NO_UNIT; i = model->units[i].next) {
+            OX_ASSERT(experts == 1 || kind != OX_UNIT_EXPERTS || i == unit_idx + g);
+            stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
+        }
     }
     for (uint32_t g = 0; kind == OX_UNIT_HEAD && g < ox_model_groups(&model->config); g++) {
         const uint32_t table_idx = ox_model_table_unit(model, g);
@@ -109,10 +115,10 @@ static bool trains_use(const struct ox_model *model, const struct ox_plan_stage 
 }
 
 /* Returns how many gradients there are: those of first uses are numbered before the others. */
-static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_plan *plan) {
+static uint32_t describe_grads(const struct ox_model *model, struct ox_engine_plan *plan, uint32_t stage_count) {
     uint32_t count = 0;
     for (int later = 0; later <= 1; later++) {
-        for (uint32_t i = 0; i < model->stage_count; i++) {
+        for (uint32_t i = 0; i < stage_count; i++) {
             struct ox_plan_stage *const stage = &plan->stages[i];
             for (uint32_t nth = 0; nth < stage->unit_count; nth++) {
                 const bool first = plan->units[stage->units[nth].unit_idx].stage_idx == i;
@@ -165,6 +171,26 @@ static void describe_reports(const struct ox_engine_config *config, struct ox_pl
     }
 }
 
+/* Describes all stages: those of the model, but that groups of experts which ranks divide come together, one for each
+ * rank. Returns how many there are. */
+static uint32_t describe_stages(const struct ox_shape *shape, struct ox_engine_plan *plan) {
+    const struct ox_model *const model = shape->model;
+    const uint32_t experts = ox_shape_experts(shape);
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        plan->expert_of[i] = unit->kind == OX_UNIT_EXPERTS && experts > 1
+                                 ? unit->expert_first / model->config.mixture.per_unit % experts : OX_NONE;
+    }
+    for (uint32_t i = 0; i < model->stage_count; i++) {
+        if (ox_shape_begins_stage(shape, ox_model_stage_unit(model, i))) {
+            plan->stage_of[count] = i;
+            plan->stages[count++] = describe_stage(shape, i);
+        }
+    }
+    return count;
+}
+
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
     const struct ox_shape shape = ox_engine_shape(config);
@@ -175,13 +201,11 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
                                                .update_flops = ox_muon_unit_flops(config, i)};
         plan->group_of[i] = model->units[i].group == OX_NO_GROUP ? OX_NONE : model->units[i].group;
     }
-    for (uint32_t i = 0; i < model->stage_count; i++) {
-        plan->stages[i] = describe_stage(&shape, i);
-    }
+    const uint32_t stage_count = describe_stages(&shape, plan);
     /* The order of updates is that in which forward needs units, so that the next step can begin behind the first of
      * them. */
-    const uint32_t update_count = ox_plan_order_units(plan->stages, model->stage_count, plan->units, plan->order);
-    const uint32_t grad_count = describe_grads(model, plan);
+    const uint32_t update_count = ox_plan_order_units(plan->stages, stage_count, plan->units, plan->order);
+    const uint32_t grad_count = describe_grads(model, plan, stage_count);
     const uint32_t ranks = (uint32_t)ox_max_u64(1, config->ranks), pipe = (uint32_t)ox_max_u64(1, config->pipe);
     const uint32_t tensors = (uint32_t)ox_max_u64(1, config->tensors);
     const bool library_sums = config->library_sums && ranks > 1;
@@ -190,7 +214,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .sum_groups = library_sums ? ranks / pipe / tensors : config->sum_groups,
         .micro_batches = config->micro_batches, .sharding = config->sharding, .library_sums = library_sums,
         .tensor_groups = ox_model_groups(&model->config), .tensors = tensors, .group_of = plan->group_of,
-        .exchange = config->exchange,
+        .exchange = config->exchange, .experts = config->experts, .expert_of = plan->expert_of,
         .context_groups = config->context_groups, .contexts = config->contexts,
         .pipe = pipe, .pipe_of = plan->pipe_of};
     plan->input.placement.schedule = config->schedule;
@@ -205,7 +229,7 @@ static void describe_model(const struct ox_engine_config *config, struct ox_engi
         .unit_count = model->unit_count,
         .grad_count = grad_count,
         .update_count = update_count,
-        .stage_count = model->stage_count,
+        .stage_count = stage_count,
         .micro_batches = own_micro_batches(&plan->input),
         .batch_bytes = ox_align_up(ox_engine_batch_ids_bytes(&shape) +
                                        (shape.objective.pairs ? shape.batch * sizeof(double) : 0), 64),
@@ -449,6 +473,7 @@ static enum ox_status open_input(const struct ox_engine_plan *first, const struc
     out->input.placement.tiles =
         (uint32_t)ox_min_u64(out->input.placement.tiles, out->input.model.micro_batches);
     out->input.table = &out->table;
+    out->stage_of = first->stage_of;
     return ox_plan_table_open(&first->whole, &out->input.ranks, &out->table);
 }
 
@@ -542,7 +567,9 @@ static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
     for (uint32_t i = 0; i < plan->table.unit_count; i++) {
         const uint32_t has = ox_plan_tensor_owner(&plan->input.ranks, i);
         const uint32_t owner = ox_plan_owner(&plan->input.ranks, i) * tensors + (has == OX_NONE ? 0 : has);
-        plan->table.shards[i].homes = coordinate_of(plan, owner)->table.shards[i].homes;
+        const uint32_t expert = ox_plan_expert_owner(&plan->input.ranks, i);
+        const uint32_t like = expert == OX_NONE ? i : i - expert; /* what the first rank has of the stage's experts */
+        plan->table.shards[i].homes = coordinate_of(plan, owner)->table.shards[like].homes;
     }
     const enum ox_plan_kind kind = plan->train->kind;
     const bool overlaps = plan->eval_after_step != NULL;
@@ -586,8 +613,8 @@ static enum ox_status open_others(const struct ox_engine_config *config, struct 
     if (plan->others == NULL) {
         return ox_fail(OX_E_NOMEM, "plan: no memory for %u ranks", count);
     }
-    if (each < count) {
-        status = choose_coordinates(config, plan, budget);
+    if (each < count || ox_plan_experts(&plan->input) > 1) {
+        status = each < count ? choose_coordinates(config, plan, budget) : OX_OK;
         OX_THEN(status, join_coordinates(plan));
     }
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
@@ -684,10 +711,12 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
         plan->order = calloc(unit_count, sizeof *plan->order);
         plan->pipe_of = calloc(unit_count, sizeof *plan->pipe_of);
         plan->group_of = calloc(unit_count, sizeof *plan->group_of);
+        plan->expert_of = calloc(unit_count, sizeof *plan->expert_of);
+        plan->stage_of = calloc(config->model->stage_count, sizeof *plan->stage_of);
     }
     if (plan == NULL || plan->unit_elems == NULL || plan->units == NULL || plan->grads == NULL ||
         plan->stages == NULL || plan->order == NULL || plan->pipe_of == NULL ||
-        plan->group_of == NULL) {
+        plan->group_of == NULL || plan->expert_of == NULL || plan->stage_of == NULL) {
         ox_engine_plan_close(&plan);
         return ox_fail(OX_E_NOMEM, "plan: no memory for its model");
     }
@@ -720,6 +749,8 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_shard_table_close(&plan->whole);
     free(plan->pipe_of);
     free(plan->group_of);
+    free(plan->expert_of);
+    free(plan->stage_of);
     free(plan->order);
     free(plan->stages);
     free(plan->grads);

@@ -149,6 +149,7 @@ enum ox_status ox_rank_open(const struct ox_engine_config *config, const struct 
     rank->shape = ox_engine_shape(config);
     rank->shape.groups.first = ox_plan_group(&plan->input, OX_AXIS_CONTEXT).idx * rank->shape.groups.count;
     rank->shape.features.first = ox_plan_tensor_at(&plan->input) * rank->shape.features.count;
+    rank->shape.experts.at = ox_plan_group(&plan->input, OX_AXIS_EXPERT).idx;
     rank->batch_bytes = plan->input.model.batch_bytes;
     const struct ox_sums sums = ox_plan_sums(&plan->input);
     rank->loss_first = ox_sums_first(&sums);

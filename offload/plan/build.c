@@ -41,7 +41,7 @@ static void place_unit_homes(struct ox_builder *b, uint32_t unit_idx) {
     if (b->in->placement.overlap && !b->in->model.eval_only && rules->saves_replaced) {
         s->replaced[unit_idx] = ox_build_resident(b, OX_BUF_REPLACED, OX_TIER_HOST, rules->replaced_bytes, unit_idx);
     }
-    if (ox_plan_has_resident_gathered(b->in)) {
+    if (ox_plan_has_resident_gathered(b->in, unit_idx)) {
         s->gathered[unit_idx] = ox_build_resident(b, OX_BUF_GATHERED, b->compute,
                                                   ox_plan_whole_weight_bytes(b->in, unit_idx), unit_idx);
     }
@@ -109,7 +109,7 @@ static bool reads_state(const struct ox_builder *b, uint32_t unit_idx) {
 static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t slice) {
     const uint64_t bytes = ox_plan_whole_weight_bytes(b->in, unit_idx);
     uint32_t *const whole = &b->scratch->gathered[unit_idx];
-    if (!ox_plan_has_resident_gathered(b->in)) {
+    if (!ox_plan_has_resident_gathered(b->in, unit_idx)) {
         *whole = ox_build_buf(b, OX_BUF_GATHERED, b->compute, bytes, unit_idx);
     }
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_LINK, slice, *whole);
@@ -153,7 +153,8 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
-    const bool takes_from_host = ox_plan_gathers(b->in) && ox_build_rules(b, unit_idx)->gather_tier == OX_TIER_HOST;
+    const bool takes_from_host = ox_plan_gathers(b->in, unit_idx) &&
+                                 ox_build_rules(b, unit_idx)->gather_tier == OX_TIER_HOST;
     const bool is_there = home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b));
     b->scratch->fetched[unit_idx] = is_there ? at : upload(b, unit_idx, at);
     return b->scratch->fetched[unit_idx];
@@ -162,11 +163,11 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
 /* Returns the buffer where compute reads the planes of a unit, and emits the transfers that fill it. `first`: this is
  * the plan's first use of the unit, at which an overlapped optimizer updates it. */
 static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool first) {
-    if (!ox_build_holds(b, unit_idx) || (ox_plan_keeps_gathered(b->in) && !first)) {
+    if (!ox_build_holds(b, unit_idx) || (ox_plan_keeps_gathered(b->in, unit_idx) && !first)) {
         return b->scratch->gathered[unit_idx];
     }
     const uint32_t at = fetch_slice(b, unit_idx, first);
-    return ox_plan_gathers(b->in) ? gather_weights(b, unit_idx, at) : at;
+    return ox_plan_gathers(b->in, unit_idx) ? gather_weights(b, unit_idx, at) : at;
 }
 
 /* A kernel's uses of the planes of a stage unit: hi, and where it travels lo, which may lie in the state. */
@@ -176,7 +177,7 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, const
     struct ox_use use = {.buf_idx = b->scratch->weights_at[visit->idx][nth], .role = OX_USE_WEIGHTS,
                          .nth = (uint8_t)as, .read = true};
     ox_build_nth_use(task, use);
-    if (reads_state(b, unit_idx) && !ox_plan_gathers(b->in)) {
+    if (reads_state(b, unit_idx) && !ox_plan_gathers(b->in, unit_idx)) {
         use.buf_idx = b->scratch->state_home[unit_idx];
         use.role = OX_USE_STATE;
         ox_build_nth_use(task, use);

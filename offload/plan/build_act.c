@@ -161,7 +161,7 @@ void ox_build_lend(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     if (lends(b, unit_idx)) {
         struct ox_task *const task = loan(b, OX_MOVE_WEIGHTS, unit_idx, at, OX_NONE);
         if (ox_build_homes(b, unit_idx)->weights == b->compute && ox_build_rules(b, unit_idx)->lo_in_state &&
-            !ox_plan_gathers(b->in)) {
+            !ox_plan_gathers(b->in, unit_idx)) {
             ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
         }
         ox_build_count_move(b, task);
@@ -428,7 +428,7 @@ static bool is_asked(const struct ox_builder *b, uint32_t stage_idx) {
          i++) {
         asked = asked || (i >= b->first_back && ox_plan_computes(b->in, i) && moves_weights(b, ox_build_stage(b, i)));
     }
-    return asked && b->train && !ox_plan_gathers(b->in);
+    return asked && b->train && ox_plan_holders(b->in) == 1;
 }
 
 /* Whether the next visit, of another stage, finds weights of this one where they are: it may have rows. */

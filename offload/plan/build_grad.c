@@ -21,9 +21,9 @@ static bool packs(const struct ox_builder *b, uint32_t grad_idx) {
     return b->in->model.grad_bf16 && !sums_on_host(b, grad_idx) && ox_build_grad(b, grad_idx)->added_to == OX_NONE;
 }
 
-/* Bytes of a slot, which has a sum for each of the rank's groups of rows. */
+/* Bytes of a slot, which has a sum for each of the rank's groups of rows, or for each rank whose rows it takes. */
 static uint64_t sum_bytes(const struct ox_builder *b, uint32_t grad_idx) {
-    return ox_build_grad(b, grad_idx)->elem_count * ox_plan_own_row_groups(b->in) * sizeof(float);
+    return ox_build_grad(b, grad_idx)->elem_count * ox_plan_sums_of(b->in, grad_idx) * sizeof(float);
 }
 
 /* Bytes of the rank's slice of a finished gradient, in fp32. */
@@ -50,7 +50,7 @@ static bool grad_on_device(const struct ox_builder *b, uint32_t grad_idx) {
 
 /* True when the kernels add right into the gradient's home, which has room for a single sum. */
 static bool grad_is_direct(const struct ox_builder *b, uint32_t grad_idx) {
-    return b->slots == 1 && ox_plan_own_row_groups(b->in) == 1 && !ox_plan_exchanges(b->in) &&
+    return b->slots == 1 && ox_plan_sums_of(b->in, grad_idx) == 1 && !ox_plan_exchanges(b->in, grad_idx) &&
            b->scratch->grad_home[grad_idx] != OX_NONE &&
            grad_tier(b, grad_idx) == b->compute && !packs(b, grad_idx);
 }
@@ -186,8 +186,8 @@ static void fold(struct ox_builder *b, uint32_t grad_idx, uint32_t slot, bool jo
 
 void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx) {
     const uint32_t folds = b->scratch->mb_sums[mb_idx].folds, slot = b->scratch->mb_sums[mb_idx].slot;
-    const bool last = mb_idx + 1 == b->plan->micro_batches, joins = last && ox_plan_own_row_groups(b->in) > 1;
-    const bool ends = last && !ox_plan_exchanges(b->in);
+    const bool last = mb_idx + 1 == b->plan->micro_batches, joins = last && ox_plan_sums_of(b->in, grad_idx) > 1;
+    const bool ends = last && !ox_plan_exchanges(b->in, grad_idx);
     for (uint32_t i = 1; i <= folds; i++) {
         fold(b, grad_idx, slot - i, false, ends && !joins && slot == i);
     }
@@ -307,9 +307,8 @@ static void sum_parts(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis
 
 /* Sums within a copy of the model first, then over the copies, of which each rank adds a cut of its slice. */
 static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
-    const struct ox_mesh mesh = ox_plan_mesh(b->in);
     for (int axis = OX_AXIS_SHARD; axis <= OX_AXIS_COPY; axis++) {
-        if (mesh.size[axis] > 1) {
+        if (ox_plan_exchanges_along(b->in, grad_idx, (enum ox_axis)axis)) {
             (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx, (enum ox_axis)axis);
         }
     }
@@ -406,7 +405,7 @@ void ox_build_grad_end(struct ox_builder *b, uint32_t tile, uint32_t grad_idx) {
         return;
     }
     /* Ranks first: what follows is done with the slice that the rank owns of the whole sum. */
-    if (last && ox_plan_exchanges(b->in)) {
+    if (last && ox_plan_exchanges(b->in, grad_idx)) {
         sum_ranks(b, grad_idx);
     }
     if (last && ox_build_grad(b, grad_idx)->in_turn) {

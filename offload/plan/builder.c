@@ -162,6 +162,7 @@ void ox_build_cross(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, e
     task->axis = cut->axis;
     task->phase = (uint8_t)phase;
     task->pass = (uint8_t)pass;
+    task->slot = cut->kind == OX_CUT_ROUND ? cut->round : 0;
     ox_build_updates(task, at, OX_USE_TARGET);
     ox_build_count_peers(b, task);
 }

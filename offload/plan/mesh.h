@@ -22,6 +22,8 @@ enum ox_axis {
     OX_AXIS_OF_RANKS_COUNT, /* every rank has a place on each of these, and no two have the same places */
     OX_AXIS_CONTEXT = OX_AXIS_OF_RANKS_COUNT, /* ranks of a coordinate of the pipeline along it have the same
                               micro-batches and divide the rows of every sequence, whatever they divide of units */
+    OX_AXIS_EXPERT, /* ranks along it have micro-batches of their own and divide the experts of every layer: as many in
+                       a row of those that divide the units */
     OX_AXIS_COUNT
 };
 const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "tensor" ... */
@@ -30,6 +32,7 @@ struct ox_mesh {
     uint32_t size[OX_AXIS_OF_RANKS_COUNT]; /* at least 1 each */
     uint32_t contexts; /* a divisor of the ranks of a coordinate of the pipeline, of which the first so many have the
                           first rows, and so on; 0: 1 */
+    uint32_t experts;  /* a divisor of those that divide the units; 0: 1 */
 };
 
 /* The ranks that differ from one another on an axis alone, or that share micro-batches: first, first + stride ..., of

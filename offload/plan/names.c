@@ -14,6 +14,17 @@ const char *ox_lane_name(enum ox_lane_id lane) {
     return names[lane];
 }
 
+enum ox_link ox_lane_link(enum ox_lane_id lane) {
+    static const enum ox_link links[OX_LANE_COUNT] = {
+        [OX_LANE_COMPUTE] = OX_LINK_COUNT,        [OX_LANE_H2D] = OX_LINK_H2D,
+        [OX_LANE_D2H] = OX_LINK_D2H,              [OX_LANE_NVME_READ] = OX_LINK_NVME_READ,
+        [OX_LANE_NVME_WRITE] = OX_LINK_NVME_WRITE, [OX_LANE_REDUCE] = OX_LINK_COUNT,
+        [OX_LANE_ADAM] = OX_LINK_COUNT,           [OX_LANE_LINK] = OX_LINK_COUNT,
+        [OX_LANE_LINK_IN] = OX_LINK_PEER_IN,      [OX_LANE_LINK_OUT] = OX_LINK_PEER_OUT};
+    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
+    return links[lane];
+}
+
 /* Traces store these numbers, so their order never changes. GRAD_ZERO is in older traces alone. */
 enum word {
     WORD_BATCH, WORD_READ, WORD_UPLOAD, WORD_CAST, WORD_FORWARD, WORD_HEAD, WORD_BACKWARD,
@@ -128,7 +139,7 @@ const char *ox_link_name(enum ox_link link) {
 
 const char *ox_traffic_name(enum ox_traffic_kind kind) {
     static const char *const names[OX_TRAFFIC_KIND_COUNT] = {"weights", "state", "grads", "activations",
-                                                             "other"};
+                                                             "other", "tokens"};
     OX_ASSERT((unsigned)kind < OX_TRAFFIC_KIND_COUNT);
     return names[kind];
 }

@@ -350,8 +350,10 @@ void ox_build_pipe_commit(struct ox_builder *b) {
  * features of a coordinate, then over the pipeline. */
 static void gather_norms(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
-    for (uint32_t i = 0; i < plan->unit_count && ox_plan_gathers(b->in); i++) {
-        if (ox_build_unit(b, i)->trained && ox_build_holds(b, i)) {
+    for (uint32_t i = 0; i < plan->unit_count && ox_plan_holders(b->in) > 1; i++) {
+        const bool of_others = ox_plan_is_expert(b->in, i) &&
+                               ox_plan_owner(&b->in->ranks, i) == ox_plan_pipe_at(b->in);
+        if (ox_build_unit(b, i)->trained && (ox_build_holds(b, i) || of_others)) {
             ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i, true);
         }
     }

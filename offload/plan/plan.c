@@ -55,6 +55,12 @@ static struct ox_peer_bytes gather_bytes(uint32_t count, uint64_t own, uint64_t 
     return (struct ox_peer_bytes){.in = whole - own, .out = own * (count - 1)};
 }
 
+/* The partial square sums of a unit, of which an expert's holder has all. */
+static struct ox_peer_bytes partial_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, unit_idx),
+                        input->model.units[unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
+}
+
 uint64_t ox_plan_grad_divided(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
     return axis == OX_AXIS_SHARD ? input->model.grads[grad_idx].elem_count : ox_plan_grad_slice(input, grad_idx);
 }
@@ -129,13 +135,15 @@ static struct ox_peer_bytes losses_bytes(const struct ox_plan_input *input, bool
 /* A rank gets a piece from each other member of its group, and gives one to each. */
 static struct ox_peer_bytes row_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_cut *const cut = ox_plan_task_cut(input, task);
+    if (cut->kind == OX_CUT_ROUND) {
+        return (struct ox_peer_bytes){.in = cut->bytes, .out = cut->bytes};
+    }
     const uint64_t count = ox_plan_group(input, (enum ox_axis)cut->axis).count;
     return gather_bytes((uint32_t)count, cut->bytes / count, cut->bytes);
 }
 
 struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct ox_plan_input *input,
                                         const struct ox_task *task) {
-    const struct ox_plan_model *const model = &input->model;
     const enum ox_axis axis = (enum ox_axis)task->axis;
     const enum ox_exchange_dtype dtype = ox_plan_exchange_dtype(input, axis);
     OX_ASSERT(task->lane == OX_LANE_LINK && task->kind == OX_TASK_MOVE);
@@ -150,9 +158,8 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
     case OX_MOVE_SUM: /* each rank has one part */
         return exchange_bytes(input, task->grad_idx, 0, axis);
     case OX_MOVE_PARTIALS:
-        return axis == OX_AXIS_PIPE || axis == OX_AXIS_TENSOR ? total_bytes(input, axis) :
-               gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, task->unit_idx),
-                            model->units[task->unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
+        return axis == OX_AXIS_PIPE || axis == OX_AXIS_TENSOR ? total_bytes(input, axis)
+                                                              : partial_bytes(input, task->unit_idx);
     case OX_MOVE_LOSSES:
         return losses_bytes(input, task->last);
     case OX_MOVE_ROWS:
@@ -199,9 +206,10 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
 
 bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32_t unit_idx) {
     const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
-    const uint32_t owner = ox_plan_tensor_owner(ranks, unit_idx);
+    const uint32_t owner = ox_plan_tensor_owner(ranks, unit_idx), expert = ox_plan_expert_owner(ranks, unit_idx);
     return ox_mesh_at(&mesh, rank, OX_AXIS_PIPE) == ox_plan_owner(ranks, unit_idx) &&
-           (owner == OX_NONE || owner == ox_mesh_at(&mesh, rank, OX_AXIS_TENSOR));
+           (owner == OX_NONE || owner == ox_mesh_at(&mesh, rank, OX_AXIS_TENSOR)) &&
+           (expert == OX_NONE || expert == ox_mesh_at(&mesh, rank, OX_AXIS_EXPERT));
 }
 
 bool ox_plan_leads_store(const struct ox_plan_input *input) {
@@ -221,11 +229,12 @@ static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_sha
     uint32_t chunk_count = 0;
     for (uint32_t i = 0; i < whole->unit_count; i++) {
         uint32_t begin = UINT32_MAX, end = 0;
+        const bool divided = ox_plan_expert_owner(ranks, i) == OX_NONE;
         for (uint32_t rank = first; rank < past; rank++) {
-            const uint32_t idx = ox_mesh_at(&mesh, rank, OX_AXIS_SHARD);
+            const uint32_t idx = divided ? ox_mesh_at(&mesh, rank, OX_AXIS_SHARD) : 0, count = divided ? holders : 1;
             if (ox_plan_rank_holds(ranks, rank, i)) {
-                begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, holders, idx));
-                end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, holders, idx + 1));
+                begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, count, idx));
+                end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, count, idx + 1));
             }
         }
         struct ox_shard *const own = &table->shards[i];
@@ -242,6 +251,9 @@ enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const stru
     const struct ox_rank_group holders = ox_mesh_group(&mesh, ranks->idx, OX_AXIS_SHARD);
     const enum ox_status status = ox_shard_table_slice(whole, holders.count, holders.idx, out);
     for (uint32_t i = 0; i < whole->unit_count && status == OX_OK; i++) {
+        if (ox_plan_expert_owner(ranks, i) != OX_NONE) { /* one of them has all */
+            out->shards[i] = whole->shards[i];
+        }
         if (!ox_plan_rank_holds(ranks, ranks->idx, i)) { /* a slice without chunks */
             out->shards[i].elem_first = out->shards[i].elem_count = out->shards[i].chunk_count = 0;
             out->shards[i].chunk_first = whole->shards[i].chunk_first;
@@ -327,7 +339,8 @@ uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, 
 }
 
 uint64_t ox_plan_part_offset(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis, uint32_t part) {
-    if (axis == OX_AXIS_SHARD || ox_plan_holders(input) == 1) {
+    const bool sliced = ox_plan_exchanges_along(input, grad_idx, OX_AXIS_SHARD);
+    if (axis == OX_AXIS_SHARD || !sliced) {
         return part * input->model.grads[grad_idx].elem_count * sizeof(float);
     }
     const struct ox_sums within = ox_plan_sums_along(input, OX_AXIS_SHARD);
@@ -347,17 +360,6 @@ struct ox_plan_recode ox_plan_recode(const struct ox_plan_input *input, const st
     return (struct ox_plan_recode){.parts = parts, .count = count, .elems = parts * count};
 }
 
-enum ox_link ox_lane_link(enum ox_lane_id lane) {
-    static const enum ox_link links[OX_LANE_COUNT] = {
-        [OX_LANE_COMPUTE] = OX_LINK_COUNT,        [OX_LANE_H2D] = OX_LINK_H2D,
-        [OX_LANE_D2H] = OX_LINK_D2H,              [OX_LANE_NVME_READ] = OX_LINK_NVME_READ,
-        [OX_LANE_NVME_WRITE] = OX_LINK_NVME_WRITE, [OX_LANE_REDUCE] = OX_LINK_COUNT,
-        [OX_LANE_ADAM] = OX_LINK_COUNT,           [OX_LANE_LINK] = OX_LINK_COUNT,
-        [OX_LANE_LINK_IN] = OX_LINK_PEER_IN,      [OX_LANE_LINK_OUT] = OX_LINK_PEER_OUT};
-    OX_ASSERT((unsigned)lane < OX_LANE_COUNT);
-    return links[lane];
-}
-
 enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
     static const enum ox_traffic_kind kinds[OX_MOVE_COUNT] = {
         [OX_MOVE_WEIGHTS] = OX_TRAFFIC_WEIGHTS, [OX_MOVE_PLANES] = OX_TRAFFIC_WEIGHTS,
@@ -367,6 +369,9 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS,
         [OX_MOVE_SUM] = OX_TRAFFIC_GRADS,       [OX_MOVE_ROWS] = OX_TRAFFIC_ACTIVATIONS,
         [OX_MOVE_ROUTES] = OX_TRAFFIC_OTHER};
+    if (task->kind == OX_TASK_MOVE && task->move == OX_MOVE_ROWS && task->slot > 0) {
+        return OX_TRAFFIC_TOKENS;
+    }
     if (task->kind != OX_TASK_MOVE) {
         return ox_task_updates_on_host(task) ? OX_TRAFFIC_STATE : OX_TRAFFIC_OTHER;
     }
@@ -382,7 +387,7 @@ static uint64_t moved_grad_bytes(const struct ox_plan_input *input, const struct
     const bool added = !ox_plan_adds_at_rest(grad) || task->lane == OX_LANE_NVME_WRITE;
     const bool rounded = input->model.grad_bf16 && task->last && grad->added_to == OX_NONE && added;
     return task->last ? ox_plan_grad_slice(input, task->grad_idx) * (rounded ? 2 : 4)
-                      : grad->elem_count * 4 * (task->slot + 1) * ox_plan_own_row_groups(input);
+                      : grad->elem_count * 4 * (task->slot + 1) * ox_plan_sums_of(input, task->grad_idx);
 }
 
 /* Bytes that another part of the model hands over or takes. Activations that leave, and gradients that arrive, are
@@ -627,6 +632,21 @@ static void check_model(const struct ox_plan_model *model) {
     OX_ASSERT(model->eval_only || model->update_count > 0);
 }
 
+/* Asserts that what ranks divide fits together. */
+static void check_ranks(const struct ox_plan_input *input) {
+    OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
+    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_tensors(input) * ox_plan_pipe(input) ==
+              ox_plan_rank_count(input));
+    OX_ASSERT(ox_plan_experts(input) == 1 || (ox_plan_experts(input) == ox_plan_holders(input) &&
+                                              input->ranks.expert_of != NULL && ox_plan_row_groups(input) == 1 &&
+                                              ox_plan_tensors(input) == 1 && !input->ranks.library_sums));
+    OX_ASSERT(ox_plan_tensors(input) == 1 || (input->ranks.tensor_groups % ox_plan_tensors(input) == 0 &&
+                                              input->ranks.group_of != NULL));
+    OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
+                                             input->ranks.exchange == OX_EXCHANGE_FP32 &&
+                                             (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
+}
+
 enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **out) {
     *out = NULL;
     const uint64_t units = input->model.unit_count, grads = input->model.grad_count;
@@ -640,14 +660,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
                 ox_max_u64(stage->backward.cut_count, stage->backward_kept.cut_count);
     }
     check_model(&input->model);
-    OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
-    OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_tensors(input) * ox_plan_pipe(input) ==
-              ox_plan_rank_count(input));
-    OX_ASSERT(ox_plan_tensors(input) == 1 || (input->ranks.tensor_groups % ox_plan_tensors(input) == 0 &&
-                                              input->ranks.group_of != NULL));
-    OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&
-                                             input->ranks.exchange == OX_EXCHANGE_FP32 &&
-                                             (ox_plan_holders(input) == 1 || ox_plan_copies(input) == 1)));
+    check_ranks(input);
     /* The most tasks, which is also the most buffers. Each micro-batch has six per stage (forward, save, write; read,
      * load, backward) and two where its activations arrive or leave. Each tile, of which there are at most as many as
      * micro-batches, has twelve for each use of a unit, which has a gradient: three forward; three for weights and six
@@ -659,9 +672,9 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
      * groups of rows, each gradient has one that joins their sums. */
     const uint64_t groups = ox_plan_sum_groups(input), folds = groups > 1 ? 2 * groups * grads : 0;
     const uint64_t visits = micro_batches * 2 * stages;
-    const uint64_t gathers = ox_plan_gathers(input) ? micro_batches * 2 * uses : 0;
+    const uint64_t gathers = ox_plan_holders(input) > 1 ? micro_batches * 2 * uses : 0;
     const struct ox_sums sums = ox_plan_sums(input);
-    const uint64_t exchanges = ox_plan_exchanges(input) ? 2 * grads * (ox_sums_rounds(&sums) + 4) + units + 1 : 0;
+    const uint64_t exchanges = ox_plan_data_ranks(input) > 1 ? 2 * grads * (ox_sums_rounds(&sums) + 4) + units + 1 : 0;
     const uint64_t transfers = ox_plan_pipe(input) > 1 ? micro_batches * stages * 5 + 3 + 2 * OX_STAGE_UNITS_MAX
                                                                 : 0; /* and what brings them */
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
@@ -678,7 +691,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     shape.plan.stage_count = (uint32_t)stages;
     shape.plan.micro_batches = (uint32_t)micro_batches;
     shape.plan.task_cap = (uint32_t)tasks;
-    shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_has_resident_gathered(input) ? 7 : 6) * units + 16);
+    shape.plan.buf_cap = (uint32_t)(tasks + (ox_plan_holders(input) > 1 ? 7 : 6) * units + 16);
     shape.plan.spool_count = (uint32_t)(grads + stages * micro_batches);
     shape.scratch.visit_cap = (uint32_t)visits;
     shape.scratch.of_pipe = ox_plan_pipe(input) > 1;

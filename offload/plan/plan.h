@@ -200,7 +200,8 @@ struct ox_task {
      * the micro-batches that it brings; FORWARD that leaves them: the first of these. */
     uint32_t asks_stage, asks, mb_first, mb_past;
     uint32_t slot;     /* of an accumulator (offload/plan/sums.h): the slot that is set or added to; MOVE of a
-                          partial sum: the last slot that travels, of a part: which one; else 0 */
+                          partial sum: the last slot that travels, of a part: which one; ROWS of experts: the round;
+                          else 0 */
     uint64_t bytes;    /* bytes that cross a link; 0 for work */
     uint32_t deps[OX_LANE_COUNT]; /* per lane: 1 + index of the latest task that must end first; 0 = none */
     struct ox_use uses[OX_TASK_USES_MAX];
@@ -230,6 +231,7 @@ enum ox_link {
 };
 enum ox_traffic_kind {
     OX_TRAFFIC_WEIGHTS, OX_TRAFFIC_STATE, OX_TRAFFIC_GRADS, OX_TRAFFIC_ACTIVATIONS, OX_TRAFFIC_OTHER,
+    OX_TRAFFIC_TOKENS, /* rows that cross to their experts and back: a plan has a bound */
     OX_TRAFFIC_KIND_COUNT
 };
 const char *ox_link_name(enum ox_link link);
@@ -238,12 +240,6 @@ const char *ox_traffic_name(enum ox_traffic_kind kind);
 enum ox_link ox_lane_link(enum ox_lane_id lane);
 /* The kind of traffic under which the bytes of a task are counted. */
 enum ox_traffic_kind ox_task_traffic(const struct ox_task *task);
-
-enum ox_plan_stage_kind {
-    OX_PLAN_EMBEDDING, /* tokens to activations; reads planes, and in its backward no weights */
-    OX_PLAN_BLOCK,     /* activations to activations */
-    OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task; reads planes */
-};
 
 /* A unit: the part of a model whose weights, state and gradient travel together. What moves is a unit, what computes is
  * a stage. Units may differ in everything. */
@@ -257,43 +253,6 @@ struct ox_plan_unit {
     uint32_t update_idx; /* its place among the units that are trained, which are updated in this order; or OX_NONE */
     double update_flops; /* of products that its update makes of whole matrices; else 0 */
 };
-
-/* A stage's use of a unit, and the gradient of the unit's weights from this use; OX_NONE where the stage trains none of
- * them, also of a unit that another one trains. The first use of a trained unit has one. */
-struct ox_plan_stage_unit {
-    uint32_t unit_idx, grad_idx;
-};
-
-enum { OX_STAGE_UNITS_MAX = 9 };
-
-/* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
- * and an embedding with tied weights do. Activations are those of one micro-batch. */
-struct ox_plan_stage {
-    enum ox_plan_stage_kind kind;
-    uint32_t unit_count;
-    struct ox_plan_stage_unit units[OX_STAGE_UNITS_MAX]; /* its stage units, in the order in which they are fetched */
-    uint64_t input_bytes, output_bytes; /* activations; 0 where the stage takes tokens or gives the loss */
-    uint64_t kept_bytes; /* bytes that a block can keep for its backward; 0: it cannot keep any */
-    bool saves_input;    /* its backward starts from its input, which is an activation checkpoint until then */
-    uint32_t starts_back; /* a block that does not save it starts from that of the stage so many before it; those in
-                             between do too */
-    bool reports;        /* in training its forward writes its part of a micro-batch's report */
-    /* Bytes of a micro-batch in which its forward says how many rows the stages behind it have; 0: all have some. And
-     * which of the stages before it, so many back, says it of this one; 0: none. It reads no weights where it has no
-     * rows. */
-    uint64_t routes_bytes;
-    uint32_t routed_back;
-    /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
-     * for a block that keeps what its backward needs. An embedding needs no scratch. */
-    struct ox_plan_pass forward, backward, forward_kept, backward_kept;
-};
-
-static inline const struct ox_plan_pass *ox_plan_stage_pass(const struct ox_plan_stage *stage,
-                                                            enum ox_plan_pass_kind kind) {
-    return kind == OX_PLAN_FORWARD        ? &stage->forward
-           : kind == OX_PLAN_FORWARD_KEPT ? &stage->forward_kept
-           : kind == OX_PLAN_BACKWARD     ? &stage->backward : &stage->backward_kept;
-}
 
 /* A gradient: one sum over the micro-batches, with an accumulator and a home. There is one for each use of a unit;
  * before the update the others are added to that of the first use, from its first element on, in the order of a list
@@ -418,6 +377,10 @@ struct ox_plan_ranks {
      * passes. Results depend on tensor_groups alone. */
     uint32_t tensor_groups, tensors;
     const uint32_t *group_of; /* the group of each unit, OX_NONE: none, every rank has it; NULL with one. Not owned */
+    /* Ranks that divide the experts of every layer, which are units of their own: all that divide a copy; 0: 1. Each
+     * has as many micro-batches, whose rows cross to the ranks that have their experts, which sum over all of them. */
+    uint32_t experts;
+    const uint32_t *expert_of; /* which of them has a unit, OX_NONE: they divide it; NULL with one. Not owned */
     enum ox_sharding sharding;
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
      * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
@@ -436,7 +399,8 @@ static inline struct ox_mesh ox_plan_mesh_of(const struct ox_plan_ranks *ranks) 
     return (struct ox_mesh){
         .size = {[OX_AXIS_SHARD] = of_data / copies, [OX_AXIS_COPY] = copies, [OX_AXIS_TENSOR] = tensors,
                  [OX_AXIS_PIPE] = pipe},
-        .contexts = ranks->contexts > 0 ? ranks->contexts : 1};
+        .contexts = ranks->contexts > 0 ? ranks->contexts : 1,
+        .experts = ranks->experts > 0 ? ranks->experts : 1};
 }
 /* The coordinate of the pipeline that holds a unit. */
 static inline uint32_t ox_plan_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
@@ -446,6 +410,10 @@ static inline uint32_t ox_plan_owner(const struct ox_plan_ranks *ranks, uint32_t
 static inline uint32_t ox_plan_tensor_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
     const uint32_t group = ranks->tensors > 1 ? ranks->group_of[unit_idx] : OX_NONE;
     return group == OX_NONE ? OX_NONE : group / (ranks->tensor_groups / ranks->tensors);
+}
+/* Which of those that divide experts has a unit; OX_NONE: each a slice. */
+static inline uint32_t ox_plan_expert_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
+    return ranks->experts > 1 ? ranks->expert_of[unit_idx] : OX_NONE;
 }
 /* Whether a rank has a unit, or a slice of it. */
 bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32_t unit_idx);
@@ -495,7 +463,6 @@ struct ox_plan_input {
 static inline uint32_t ox_plan_window(const struct ox_plan_input *input) {
     return input->placement.window > 0 ? input->placement.window : OX_RUN_AHEAD_TASKS;
 }
-/* How many ranks there are, those of all coordinates. */
 static inline uint32_t ox_plan_rank_count(const struct ox_plan_input *input) {
     return input->ranks.count > 0 ? input->ranks.count : 1;
 }
@@ -534,15 +501,30 @@ static inline uint32_t ox_plan_row_groups(const struct ox_plan_input *input) {
 static inline uint32_t ox_plan_own_row_groups(const struct ox_plan_input *input) {
     return ox_plan_row_groups(input) / ox_plan_contexts(input);
 }
-/* Whether a unit of the rank's stages is one of its groups of features, or of none. */
+/* Ranks that divide experts; and whether one of them has a unit, so that no other computes with it. */
+static inline uint32_t ox_plan_experts(const struct ox_plan_input *input) {
+    return ox_plan_mesh(input).experts;
+}
+static inline bool ox_plan_is_expert(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_expert_owner(&input->ranks, unit_idx) != OX_NONE;
+}
+/* Whether a unit of the rank's stages is one of its groups of features, or of none; and of its experts, or of none. */
 static inline bool ox_plan_has_group(const struct ox_plan_input *input, uint32_t unit_idx) {
     const uint32_t owner = ox_plan_tensor_owner(&input->ranks, unit_idx);
-    return owner == OX_NONE || owner == ox_plan_tensor_at(input);
+    const uint32_t expert = ox_plan_expert_owner(&input->ranks, unit_idx);
+    return (owner == OX_NONE || owner == ox_plan_tensor_at(input)) &&
+           (expert == OX_NONE || expert == ox_plan_group(input, OX_AXIS_EXPERT).idx);
+}
+/* Sums that a slot of an accumulator has side by side: one for each of the rank's groups of rows, or for each rank
+ * whose rows the unit's experts take. */
+static inline uint32_t ox_plan_sums_of(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return ox_plan_own_row_groups(input) *
+           (ox_plan_is_expert(input, input->model.grads[grad_idx].unit_idx) ? ox_plan_experts(input) : 1);
 }
 /* Whether the rank holds the unit, and whether it computes the stage, with those of its units that it holds. A unit
  * that others hold has no buffer, gradient or task in the plan. */
 static inline bool ox_plan_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return (input->ranks.pipe <= 1 && input->ranks.tensors <= 1) ||
+    return (input->ranks.pipe <= 1 && input->ranks.tensors <= 1 && input->ranks.experts <= 1) ||
            ox_plan_rank_holds(&input->ranks, input->ranks.idx, unit_idx);
 }
 static inline uint32_t ox_plan_stage_owner(const struct ox_plan_input *input, uint32_t stage_idx) {
@@ -567,21 +549,21 @@ OX_MUST enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, co
                                           struct ox_shard_table *out);
 /* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
  * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
-static inline bool ox_plan_gathers(const struct ox_plan_input *input) {
-    return ox_plan_holders(input) > 1;
+static inline bool ox_plan_gathers(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_holders(input) > 1 && !ox_plan_is_expert(input, unit_idx);
 }
-static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input) {
-    return ox_plan_gathers(input) && input->ranks.sharding != OX_SHARDING_FULL &&
+static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_gathers(input, unit_idx) && input->ranks.sharding != OX_SHARDING_FULL &&
            input->ranks.sharding != OX_SHARDING_SHARED;
 }
-static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *input) {
-    return ox_plan_keeps_gathered(input) && input->ranks.sharding != OX_SHARDING_STEP;
+static inline bool ox_plan_has_resident_gathered(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_keeps_gathered(input, unit_idx) && input->ranks.sharding != OX_SHARDING_STEP;
 }
 /* Whether a unit whose home is host memory is gathered there, from where every device takes the slices of all ranks. */
 static inline bool ox_plan_shares_host(const struct ox_plan_input *input) {
     return input->ranks.sharding == OX_SHARDING_SHARED && ox_plan_data_ranks(input) > 1;
 }
-/* How many links and lanes a step has: those between ranks come last. */
+/* Links and lanes of a step, of which those between ranks come last; and groups of micro-batches that are summed. */
 static inline int ox_plan_link_count(const struct ox_plan_input *input) {
     return ox_plan_rank_count(input) > 1 ? OX_LINK_COUNT : OX_LINK_OF_ONE_COUNT;
 }
@@ -589,7 +571,6 @@ static inline int ox_plan_lane_count(const struct ox_plan_input *input) {
     return ox_plan_pipe(input) > 1 ? OX_LANE_COUNT
            : ox_plan_rank_count(input) > 1 ? OX_LANE_OF_DATA_COUNT : OX_LANE_OF_ONE_COUNT;
 }
-/* How many groups of micro-batches are summed by themselves. */
 static inline uint32_t ox_plan_sum_groups(const struct ox_plan_input *input) {
     return input->ranks.sum_groups > 0 ? input->ranks.sum_groups : 1;
 }
@@ -620,9 +601,14 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
 /* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward
  * reads what the whole step reports, and in schedules of a pipeline that have their own order of micro-batches. */
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
-/* Whether the ranks exchange their sums of a gradient, after which each has the sum of its slice. */
-static inline bool ox_plan_exchanges(const struct ox_plan_input *input) {
-    return ox_plan_data_ranks(input) > 1;
+/* Whether the ranks exchange their sums of a gradient along an axis, after which each has that of its slice; or any. */
+static inline bool ox_plan_exchanges_along(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
+    const bool of_expert = ox_plan_is_expert(input, input->model.grads[grad_idx].unit_idx);
+    return ox_plan_group(input, axis).count > 1 && !(of_expert && axis == OX_AXIS_SHARD);
+}
+static inline bool ox_plan_exchanges(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return ox_plan_exchanges_along(input, grad_idx, OX_AXIS_SHARD) ||
+           ox_plan_exchanges_along(input, grad_idx, OX_AXIS_COPY);
 }
 /* In what ranks exchange sums along an axis. */
 enum ox_exchange_dtype ox_plan_exchange_dtype(const struct ox_plan_input *input, enum ox_axis axis);

@@ -238,6 +238,10 @@ static void print_pipe(FILE *out, const struct ox_plan_input *input) {
         fprintf(out, "\ngroups of features: %u over %u ranks, of which each has %u of every layer",
                 input->ranks.tensor_groups, tensors, input->ranks.tensor_groups / tensors);
     }
+    if (ox_plan_experts(input) > 1) {
+        fprintf(out, "\nexperts: of every layer over %u ranks; rows go to the rank that has their expert and back, and "
+                "their bytes here are the most that there can be", ox_plan_experts(input));
+    }
     if (pipe == 1) {
         return;
     }

@@ -141,7 +141,9 @@ static bool is_between_ranks(const struct ox_task *task) {
 static bool is_own(const struct effects *e) {
     const struct ox_task *const task = e->task;
     const bool of_loan = is_between_ranks(task) || task->kind == OX_TASK_GRAD_FOLD;
+    const bool of_norm = task->kind == OX_TASK_MOVE && task->lane == OX_LANE_LINK && task->move == OX_MOVE_PARTIALS;
     return (task->unit_idx >= e->plan->unit_count || ox_proof_holds(e->in, task->unit_idx) ||
+            (of_norm && ox_proof_knows_norm(e->in, task->unit_idx)) ||
             (of_loan && ox_proof_borrows(e->in, task->unit_idx))) &&
            (task->stage_idx >= e->plan->stage_count || is_between_ranks(task) ||
             ox_proof_computes(e->in, task->stage_idx));
@@ -177,7 +179,7 @@ static bool fits_rule(const struct effects *e) {
     const bool asks_of_unit = (task->when & OX_FACTS_OF_UNIT) != 0;
     return (rule->lanes >> task->lane & 1) != 0 && (task->when & ~OX_FACTS_ALL) == 0 &&
            (!asks_of_unit || task->unit_idx < e->plan->unit_count) &&
-           (task->slot == 0 || has_slot(e)) && fits_phase(task) && (task->axis == 0 || has_axis(e)) &&
+           (task->slot == 0 || has_slot(e) || crosses(task)) && fits_phase(task) && (task->axis == 0 || has_axis(e)) &&
            (!task->begins || sums(e)) &&
            (e->train || !rule->train_only || task->carried) &&
            (!task->carried || (e->overlap && rule->of_update)) &&
@@ -638,7 +640,7 @@ enum ox_status ox_proof_check_effects(const struct ox_plan *plan, const struct o
     e.keeps = calloc(plan->stage_count, sizeof *e.keeps);
     e.loaned = calloc((size_t)plan->unit_count + plan->grad_count, sizeof *e.loaned);
     e.crossed = calloc(CROSSED_KINDS * (size_t)plan->stage_count, sizeof *e.crossed);
-    e.sum_steps = calloc(2 * (size_t)plan->micro_batches + 1, sizeof *e.sum_steps);
+    e.sum_steps = calloc(2 * (size_t)plan->micro_batches + 2, sizeof *e.sum_steps);
     for (uint32_t i = 0; i < plan->stage_count && e.keeps != NULL; i++) {
         e.keeps[i] = ox_proof_keeps(input, plan->kind, i);
     }

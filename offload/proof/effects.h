@@ -114,11 +114,19 @@ static inline struct ox_content ox_content_routes(uint32_t stage_idx, uint32_t m
 
 /* What the rank sums of a gradient, after the last step; and the finished sum of what it has of the gradient: these
  * are the same where there are no other ranks. */
+static inline uint32_t ox_effects_steps(const struct effects *e, uint32_t grad_idx) {
+    return e->sum_step_count + (ox_proof_sums_of(e->in, grad_idx) > 1); /* which are joined in the end */
+}
 static inline struct ox_content ox_content_own_sum(const struct effects *e, uint32_t grad_idx) {
-    return ox_content(SUM, grad_idx, e->sum_step_count);
+    return ox_content(SUM, grad_idx, ox_effects_steps(e, grad_idx));
+}
+/* Whether no other rank adds to what the rank sums of a gradient. */
+static inline bool ox_effects_sums_alone(const struct effects *e, uint32_t grad_idx) {
+    return ox_proof_ranks(e->in) == 1 ||
+           (ox_proof_is_expert(e->in, e->in->model.grads[grad_idx].unit_idx) && ox_proof_copies(e->in) == 1);
 }
 static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
-    return ox_proof_ranks(e->in) == 1 ? ox_content_own_sum(e, grad_idx)
+    return ox_effects_sums_alone(e, grad_idx) ? ox_content_own_sum(e, grad_idx)
                                       : ox_content(ox_proof_copies(e->in) == 1 ? SLICE : COMPLETE, grad_idx, 0);
 }
 

@@ -70,7 +70,7 @@ static void gather_weights(struct effects *e, uint32_t unit_idx) {
     const bool shared = e->in->ranks.sharding == OX_SHARDING_SHARED && homes->weights != OX_TIER_DEVICE;
     const enum ox_tier compute = ox_effects_compute_tier(e), from = shared ? OX_TIER_HOST : compute;
     const uint64_t own = ox_proof_planes_bytes(e->in, unit_idx), whole = ox_proof_whole_bytes(e->in, unit_idx);
-    if (!ox_proof_divides(e->in)) {
+    if (!ox_proof_divides(e->in, unit_idx)) {
         ox_effects_reject(e, "gathers a unit of which every rank has the whole");
     }
     ox_effects_need(e, OX_USE_SOURCE, from, ox_content(PLANES, unit_idx, CURRENT));
@@ -211,13 +211,14 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
     if (e->in->ranks.library_sums) {
         ox_effects_reject(e, "exchanges what the library is to add");
     }
-    if (members == 1 || part >= ox_proof_rounds(e->in, axis)) {
+    if (members == 1 || part >= ox_proof_rounds(e->in, axis) ||
+        (!of_copies && ox_proof_is_expert(e->in, e->task->unit_idx))) {
         ox_effects_reject(e, "exchanges a part that no rank has");
         return;
     }
     if (gives) {
         ox_effects_need(e, OX_USE_SOURCE, tier, narrow ? ox_content(NARROW_OWN, grad_idx, 0)
-                                                : of_copies && ox_proof_divides(e->in)
+                                                : of_copies && ox_proof_divides(e->in, e->task->unit_idx)
                                                     ? ox_content(NODES, grad_idx, 0) : ox_content_own_sum(e, grad_idx));
     }
     if (part == 0) {
@@ -275,7 +276,7 @@ static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) 
         !is_addend && (route.link == OX_LINK_NVME_WRITE || ox_proof_counts_on_device(e->in, unit_idx));
     const struct ox_content whole =
         is_counted ? ox_content(REDUCED, unit_idx, NEW) : ox_effects_finished_sum(e, grad_idx);
-    const bool partial = source.what == SUM && source.idx == grad_idx && source.count < e->sum_step_count;
+    const bool partial = source.what == SUM && source.idx == grad_idx && source.count < ox_effects_steps(e, grad_idx);
     const uint32_t slot = partial ? ox_effects_last_slot(e, source.count) : 0;
     const bool may_be_last = leaves || is_addend; /* the first use is read at rest by the optimizer */
     if (e->task->slot != slot || (e->task->last ? !may_be_last || !ox_content_same(source, whole) : !partial)) {
@@ -364,6 +365,32 @@ static void move_losses(struct effects *e, struct route route) {
     ox_effects_count(e, route.link, OX_TRAFFIC_OTHER, count * ox_proof_report_bytes(e->in));
 }
 
+/* Whether a round is the one that comes here, of a pass whose rows have room: behind the routes of all members, or the
+ * round before. */
+static bool is_round(const struct effects *e, const struct ox_plan_pass *pass, uint64_t room) {
+    const struct ox_plan_rounds *const rounds = &pass->rounds;
+    const struct ox_plan_cut *const cut = &pass->cuts[e->task->phase];
+    const struct ox_plan_cut *const before = e->task->phase > 0 ? cut - 1 : NULL;
+    const uint32_t members = ox_proof_experts(e->in);
+    bool fits = before != NULL && cut->axis == OX_AXIS_EXPERT && (members & (members - 1)) == 0 && cut->round >= 1 &&
+                cut->round <= members && e->task->slot == cut->round && rounds->planes >= 1 &&
+                rounds->planes <= OX_PLAN_ROUND_PLANES && rounds->returned <= rounds->planes &&
+                (uint64_t)rounds->row_max * rounds->row_bytes <= rounds->plane_bytes &&
+                cut->bytes == ox_plan_round_bytes(rounds, cut->round, members) &&
+                (cut->round == 1 ? before->kind == OX_CUT_GATHER && before->target == rounds->routes &&
+                                       before->bytes == members * rounds->routes_bytes
+                                 : before->kind == OX_CUT_ROUND && before->round + 1 == cut->round);
+    for (uint32_t i = 0; i < 2 * rounds->planes && fits; i++) { /* own planes, then others: no two overlap */
+        const uint64_t at = i < rounds->planes ? rounds->own[i] : rounds->other[i - rounds->planes];
+        fits = at + rounds->plane_bytes <= room;
+        for (uint32_t k = 0; k < i && fits; k++) {
+            const uint64_t other = k < rounds->planes ? rounds->own[k] : rounds->other[k - rounds->planes];
+            fits = at + rounds->plane_bytes <= other || other + rounds->plane_bytes <= at;
+        }
+    }
+    return fits;
+}
+
 /* What a phase leaves for those of other ranks goes there, behind that phase and before the next one: a piece of the
  * same size to each of the others, and one from each. */
 static void cross(struct effects *e) {
@@ -378,23 +405,28 @@ static void cross(struct effects *e) {
         return;
     }
     const struct ox_plan_cut *const cut = &pass->cuts[e->task->phase];
-    const uint64_t members = ox_proof_crossing(e->in, cut->axis), others = cut->bytes / members * (members - 1);
+    const uint64_t members = ox_proof_crossing(e->in, cut->axis);
+    const bool of_round = cut->kind == OX_CUT_ROUND;
+    const uint64_t others = of_round ? cut->bytes : cut->bytes / members * (members - 1);
     const enum ox_holding what = cut->role == OX_USE_KEPT ? PART_KEPT : ROOM;
     const struct ox_content from_to[2] = {ox_content_within(what, e->task, backward, e->task->phase, false),
                                           ox_content_within(what, e->task, backward, e->task->phase, true)};
     const uint64_t room = cut->role == OX_USE_KEPT ? stage->kept_bytes : pass->scratch_bytes;
-    if (e->task->axis != cut->axis || members == 1 || cut->bytes % members != 0 ||
-        (cut->role != OX_USE_KEPT && cut->role != OX_USE_SCRATCH)) {
+    if (e->task->axis != cut->axis || members == 1 || (!of_round && cut->bytes % members != 0) ||
+        (!of_round && e->task->slot != 0) || (cut->role != OX_USE_KEPT && cut->role != OX_USE_SCRATCH)) {
         ox_effects_reject(e, "moves pieces along an axis that has no other ranks, or of different sizes");
     }
     const bool overlap = cut->source < cut->target + cut->bytes && cut->target < cut->source + cut->bytes;
-    if (ox_max_u64(cut->source, cut->target) + cut->bytes > room ||
-        (cut->kind == OX_CUT_GATHER ? cut->source != cut->target : overlap)) {
+    if (of_round && !is_round(e, pass, room)) {
+        ox_effects_reject(e, "moves rows of experts in another round, or beyond their buffer");
+    }
+    if (!of_round && (ox_max_u64(cut->source, cut->target) + cut->bytes > room ||
+                      (cut->kind == OX_CUT_GATHER ? cut->source != cut->target : overlap))) {
         ox_effects_reject(e, "moves pieces over each other or beyond their buffer");
     }
     ox_effects_change(e, OX_USE_TARGET, ox_effects_compute_tier(e), from_to);
-    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, others);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_ACTIVATIONS, others);
+    ox_effects_count(e, OX_LINK_PEER_IN, of_round ? OX_TRAFFIC_TOKENS : OX_TRAFFIC_ACTIVATIONS, others);
+    ox_effects_count(e, OX_LINK_PEER_OUT, of_round ? OX_TRAFFIC_TOKENS : OX_TRAFFIC_ACTIVATIONS, others);
 }
 
 /* How many rows the stages behind this one have comes to the host. */

@@ -54,10 +54,12 @@ void ox_effects_norm_save(struct effects *e, uint32_t unit_idx) {
 void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
     const uint64_t own = ox_proof_partials_bytes(e->in, unit_idx);
     const struct ox_content before = ox_effects_norms(e);
-    if (!ox_proof_divides(e->in) || e->reduced[unit_idx]++ != 1) {
+    const uint8_t counted = ox_proof_holds(e->in, unit_idx);
+    if (!ox_proof_knows_norm(e->in, unit_idx) || e->reduced[unit_idx] != counted) {
         ox_effects_reject(e, "gathers square sums twice, or before the rank has its own");
         return;
     }
+    e->reduced[unit_idx] = 2;
     const struct ox_content from_to[2] = {before, ox_effects_norms(e)};
     ox_effects_change(e, OX_USE_TARGET, OX_TIER_HOST, from_to);
     ox_effects_need_buffer(e, OX_USE_TARGET, e->plan->norm_buf);
@@ -67,8 +69,11 @@ void ox_effects_norm_gather(struct effects *e, uint32_t unit_idx) {
 
 /* The square sums of the units that the rank updates, with what all that hold them have counted. */
 static struct ox_content own_norms(const struct effects *e) {
-    const uint32_t unit_count = ox_proof_update_count(e->in);
-    return ox_content(NORMS, ox_proof_divides(e->in) ? unit_count : 0, unit_count);
+    uint32_t known = 0;
+    for (uint32_t i = 0; i < e->in->model.unit_count; i++) {
+        known += ox_proof_knows_norm(e->in, i);
+    }
+    return ox_content(NORMS, known, known > 0 ? known : ox_proof_update_count(e->in));
 }
 
 /* What the norm needs of square sums: those of the units of the rank's coordinate, or of all. */

@@ -5,7 +5,7 @@
 
 void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t unit_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
-    if (ox_proof_divides(e->in) || ox_proof_borrows(e->in, unit_idx)) {
+    if (ox_proof_divides(e->in, unit_idx) || ox_proof_borrows(e->in, unit_idx)) {
         ox_effects_need(e, role, tier, ox_content(GATHERED, unit_idx, 0));
         return;
     }
@@ -97,8 +97,8 @@ static void fill_through(struct effects *e, const struct phase *phase, enum ox_u
 static bool is_next_step(const struct effects *e, struct ox_content held, uint32_t grad_idx,
                          enum ox_proof_sum_kind kind) {
     const struct ox_proof_sum_step *const next = &e->sum_steps[held.count];
-    return held.what == SUM && held.idx == grad_idx && held.count < e->sum_step_count && next->kind == kind &&
-           next->slot == e->task->slot && next->mb_idx == e->task->mb_idx;
+    return held.what == SUM && held.idx == grad_idx && held.count < ox_effects_steps(e, grad_idx) &&
+           next->kind == kind && next->slot == e->task->slot && next->mb_idx == e->task->mb_idx;
 }
 
 /* Demands that the task does the next step of a sum. */
@@ -173,8 +173,8 @@ static void fold(struct effects *e, uint32_t grad_idx) {
         do_sum_step(e, OX_USE_GRAD, grad_idx, kind);
         return;
     }
-    const struct ox_content from = ox_content(SUM, grad_idx, e->sum_step_count - 1);
-    if (ox_proof_ranks(e->in) > 1 || !is_next_step(e, from, grad_idx, kind) || e->task->slot != 0) {
+    const struct ox_content from = ox_content(SUM, grad_idx, ox_effects_steps(e, grad_idx) - 1);
+    if (!ox_effects_sums_alone(e, grad_idx) || !is_next_step(e, from, grad_idx, kind) || e->task->slot != 0) {
         ox_effects_reject(e, "takes a sum away that is not finished");
     }
     ox_effects_need(e, OX_USE_GRAD, tier, from);
@@ -207,7 +207,7 @@ void ox_effects_asks(struct effects *e) {
     for (uint32_t k = 0; k < stage->unit_count; k++) {
         has_unit = has_unit || stage->units[k].unit_idx == task->unit_idx;
     }
-    if (!has_unit || stage->routed_back == 0 || !e->train || ox_proof_divides(e->in)) {
+    if (!has_unit || stage->routed_back == 0 || !e->train || ox_proof_holders(e->in) > 1) {
         ox_effects_reject(e, "asks for the rows of a stage that always has some, or of another unit's");
         return;
     }
@@ -388,7 +388,7 @@ static void sum_parts(struct effects *e, uint32_t grad_idx) {
 static void narrow(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t axis = e->task->axis;
-    const bool nodes = axis == OX_AXIS_COPY && ox_proof_divides(e->in);
+    const bool nodes = axis == OX_AXIS_COPY && ox_proof_divides(e->in, ox_effects_grad(e, grad_idx)->unit_idx);
     if (!ox_proof_narrows(e->in, axis) || (e->task->last && ox_proof_copies(e->in) == 1)) {
         ox_effects_reject(e, "rounds a sum that travels as it is");
     }

@@ -77,7 +77,7 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_elems(e->in, content.idx) * ox_proof_cast_bytes(e->in, content.idx);
     case SUM:
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1) *
-               (e->sum_steps[content.count - 1].kind == SUM_JOINS ? 1 : ox_proof_own_row_groups(e->in));
+               (e->sum_steps[content.count - 1].kind == SUM_JOINS ? 1 : ox_proof_sums_of(e->in, content.idx));
     case PARTS:
         return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, content.count);
     case NODES: /* lie where their first parts lay */

@@ -55,6 +55,10 @@ static bool same_owners(const struct ox_plan_input *a, const struct ox_plan_inpu
     return same;
 }
 
+static bool is_power(uint64_t number) {
+    return (number & (number - 1)) == 0;
+}
+
 /* Whether both say the same of which group of features each unit is, and groups are divided evenly. */
 static bool same_groups(const struct ox_plan_input *a, const struct ox_plan_input *b) {
     const uint32_t *const x = a->ranks.group_of, *const y = b->ranks.group_of, groups = a->ranks.tensor_groups;
@@ -66,15 +70,26 @@ static bool same_groups(const struct ox_plan_input *a, const struct ox_plan_inpu
     return same;
 }
 
+/* Whether both say the same of who has which experts, and each of those who divide them has as many micro-batches and
+ * sums that are nodes of the tree, which join as one. */
+static bool same_experts(const struct ox_plan_input *a, const struct ox_plan_input *b) {
+    const uint32_t *const x = a->ranks.expert_of, *const y = b->ranks.expert_of, experts = a->ranks.experts;
+    const uint32_t ranks = ox_proof_ranks(a), leaves = a->ranks.sum_groups;
+    bool same = x != NULL && y != NULL && a->model.unit_count == b->model.unit_count &&
+                experts == ox_proof_holders(a) && is_power(experts) && leaves % ranks == 0 &&
+                is_power(leaves / ranks) && a->ranks.micro_batches % leaves == 0 && !a->ranks.library_sums &&
+                a->ranks.context_groups <= 1 && ox_proof_tensors(a) == 1;
+    for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
+        same = x[i] == y[i] && (x[i] < experts || x[i] == OX_NONE);
+    }
+    return same;
+}
+
 /* How many of the step's micro-batches come before those of a rank, of as many with others: all of the groups before
  * its own. */
 static uint64_t micro_batches_before(const struct ox_plan_ranks *ranks, uint32_t of_batch, uint32_t rank_idx) {
     const uint64_t groups = ranks->sum_groups, before = (groups * rank_idx + of_batch - 1) / of_batch;
     return (ranks->micro_batches * before + groups - 1) / groups;
-}
-
-static bool is_power(uint64_t number) {
-    return (number & (number - 1)) == 0;
 }
 
 /* Whether what each rank sums of the tree is what its groups of rows have summed, joined: each group of rows has a
@@ -101,6 +116,10 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
     if (tensors != ox_proof_tensors(first) || count % (pipe * tensors) != 0 ||
         (tensors > 1 && !same_groups(input, first))) {
         return refuse(idx, "the groups of features are not divided");
+    }
+    if (ox_proof_experts(input) != ox_proof_experts(first) ||
+        (ox_proof_experts(input) > 1 && !same_experts(input, first))) {
+        return refuse(idx, "the experts are not divided");
     }
     if (count % pipe != 0 || (pipe > 1 && (ranks->pipe != others->pipe || !same_owners(input, first)))) {
         return refuse(idx, "the units are not divided over the pipeline");
@@ -135,10 +154,20 @@ static bool is_joint(const struct ox_task *task) {
     return task->lane == OX_LANE_LINK || task->kind == OX_TASK_BEGIN || task->kind == OX_TASK_COMMIT;
 }
 
-/* The first such task from `at` on; the number of tasks if there is none. `rows`: also what crosses between phases. */
-static uint32_t next_joint(const struct ox_plan *plan, uint32_t at, bool rows) {
-    while (at < plan->task_count &&
-           (!is_joint(&plan->tasks[at]) || (!rows && plan->tasks[at].move == OX_MOVE_ROWS))) {
+/* Which of them lists are compared by: all; those without what crosses between phases; those without the sums of
+ * experts, which their holders alone have. */
+enum joint_tasks { ALL_JOINT, WITHOUT_ROWS, WITHOUT_EXPERTS };
+
+static bool counts(const struct ox_plan_input *input, const struct ox_task *task, enum joint_tasks which) {
+    const bool rows = task->kind == OX_TASK_MOVE && task->move == OX_MOVE_ROWS;
+    const bool of_expert = task->grad_idx < input->model.grad_count && ox_proof_is_expert(input, task->unit_idx);
+    return is_joint(task) && !(which == WITHOUT_ROWS && rows) && !(which == WITHOUT_EXPERTS && of_expert);
+}
+
+/* The first such task from `at` on; the number of tasks if there is none. */
+static uint32_t next_joint(const struct ox_plan *plan, const struct ox_plan_input *input, uint32_t at,
+                           enum joint_tasks which) {
+    while (at < plan->task_count && !counts(input, &plan->tasks[at], which)) {
         at++;
     }
     return at;
@@ -152,10 +181,12 @@ static bool same_tasks(const struct ox_task *a, const struct ox_task *b) {
 }
 
 /* Follows both lists. A rank knows of each unit alone whether an update is due, so no joint task may depend on that. */
-static enum ox_status check_joint(const struct ox_plan *plan, const struct ox_plan *first, uint32_t idx, bool rows) {
-    uint32_t i = next_joint(plan, 0, rows), k = next_joint(first, 0, rows);
+static enum ox_status check_joint(const struct ox_plan *plan, const struct ox_plan *first,
+                                  const struct ox_plan_input *input, enum joint_tasks which) {
+    const uint32_t idx = input->ranks.idx;
+    uint32_t i = next_joint(plan, input, 0, which), k = next_joint(first, input, 0, which);
     for (; i < plan->task_count && k < first->task_count;
-         i = next_joint(plan, i + 1, rows), k = next_joint(first, k + 1, rows)) {
+         i = next_joint(plan, input, i + 1, which), k = next_joint(first, input, k + 1, which)) {
         if (!same_tasks(&plan->tasks[i], &first->tasks[k])) {
             return ox_proof_fault(plan, i, "is not what rank 0 does next together with other ranks");
         }
@@ -175,10 +206,12 @@ enum ox_status ox_proof_check_ranks(const struct ox_plan *const *plans, const st
         if (status == OX_OK) {
             const uint32_t of_data = ox_proof_ranks(inputs[i]), of_batch = of_data / ox_proof_contexts(inputs[i]);
             const uint32_t first = i - i % of_data;
-            status = check_joint(plans[i], plans[first], i, false);
-            OX_THEN(status, check_joint(plans[i], plans[first + i % of_batch], i, true));
+            const uint32_t experts = ox_proof_experts(inputs[i]), alike = experts > 1 ? i % experts : i % of_batch;
+            status = check_joint(plans[i], plans[first], inputs[i], experts > 1 ? WITHOUT_EXPERTS : WITHOUT_ROWS);
+            OX_THEN(status, check_joint(plans[i], plans[first + alike], inputs[i], ALL_JOINT));
         }
     }
-    const bool apart = ox_proof_pipe(inputs[0]) > 1 || ox_proof_tensors(inputs[0]) > 1;
+    const bool apart = ox_proof_pipe(inputs[0]) > 1 || ox_proof_tensors(inputs[0]) > 1 ||
+                       ox_proof_experts(inputs[0]) > 1;
     return status == OX_OK && apart ? ox_proof_check_pipe(plans, inputs, count) : status;
 }

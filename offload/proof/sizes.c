@@ -29,6 +29,9 @@ struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_
     if (!ox_proof_rank_holds(input, rank_idx, unit_idx)) {
         return (struct ox_proof_part){0, 0};
     }
+    if (ox_proof_is_expert(input, unit_idx)) {
+        return (struct ox_proof_part){0, ox_proof_elems(input, unit_idx)};
+    }
     const struct ox_shard *const shard = &input->table->shards[unit_idx];
     return part_among(shard, holders, ox_proof_elems(input, unit_idx), rank_idx % holders, shard->owner);
 }
@@ -161,7 +164,7 @@ uint64_t ox_proof_grad_home_bytes(const struct ox_plan_input *input, uint32_t gr
                                                                    : ox_proof_slice_bytes(input, grad_idx);
     for (uint64_t i = 1; i < tiles && !ox_proof_on_device(input, input->model.grads[grad_idx].unit_idx); i++) {
         const uint32_t sums = ox_proof_sums_after(input, (uint32_t)(micro_batches * i / tiles));
-        bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx) * ox_proof_own_row_groups(input));
+        bytes = ox_max_u64(bytes, sums * ox_proof_sum_bytes(input, grad_idx) * ox_proof_sums_of(input, grad_idx));
     }
     return bytes;
 }

@@ -79,9 +79,21 @@ static inline bool ox_proof_has_group(const struct ox_plan_input *input, uint32_
            input->ranks.group_of[unit_idx] * ox_proof_tensors(input) / input->ranks.tensor_groups ==
                ox_proof_tensor_of(input, rank_idx);
 }
+/* Ranks that divide experts, in a row; whether one of them has a unit; and whether a rank is that one, or the unit is
+ * none of theirs. */
+static inline uint32_t ox_proof_experts(const struct ox_plan_input *input) {
+    return input->ranks.experts > 1 ? input->ranks.experts : 1;
+}
+static inline bool ox_proof_is_expert(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_experts(input) > 1 && input->ranks.expert_of[unit_idx] != OX_NONE;
+}
+static inline bool ox_proof_has_experts(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
+    return !ox_proof_is_expert(input, unit_idx) ||
+           input->ranks.expert_of[unit_idx] == rank_idx % ox_proof_experts(input);
+}
 static inline bool ox_proof_rank_holds(const struct ox_plan_input *input, uint32_t rank_idx, uint32_t unit_idx) {
     return ox_proof_owner(input, unit_idx) == ox_proof_pipe_of(input, rank_idx) &&
-           ox_proof_has_group(input, rank_idx, unit_idx);
+           ox_proof_has_group(input, rank_idx, unit_idx) && ox_proof_has_experts(input, rank_idx, unit_idx);
 }
 static inline bool ox_proof_holds(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_rank_holds(input, input->ranks.idx, unit_idx);
@@ -144,10 +156,17 @@ static inline uint32_t ox_proof_copy_of(const struct ox_plan_input *input) {
 static inline uint32_t ox_proof_member_of(const struct ox_plan_input *input, uint32_t axis) {
     return axis == OX_AXIS_SHARD ? ox_proof_rank_of(input) % ox_proof_holders(input) : ox_proof_copy_of(input);
 }
-/* Whether each rank has its own part of the units' weights and state, so that compute reads what was gathered from
+/* Whether each rank has its own part of the unit's weights and state, so that compute reads what was gathered from
  * these parts. */
-static inline bool ox_proof_divides(const struct ox_plan_input *input) {
-    return ox_proof_holders(input) > 1;
+static inline bool ox_proof_divides(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_holders(input) > 1 && !ox_proof_is_expert(input, unit_idx);
+}
+/* Whether the square sums of a unit's gradient come together on the rank: it is trained, in its coordinate. */
+static inline bool ox_proof_knows_norm(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_holders(input) > 1 && input->model.units[unit_idx].trained &&
+           (ox_proof_holds(input, unit_idx) ||
+            (ox_proof_is_expert(input, unit_idx) &&
+             ox_proof_owner(input, unit_idx) == ox_proof_pipe_of(input, input->ranks.idx)));
 }
 /* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the holders in order, to
  * each as many as the largest part has, until there are none left. */
@@ -169,6 +188,12 @@ static inline uint32_t ox_proof_row_groups(const struct ox_plan_input *input) {
 static inline uint32_t ox_proof_own_row_groups(const struct ox_plan_input *input) {
     return ox_proof_row_groups(input) / ox_proof_contexts(input);
 }
+/* Sums that a slot has side by side of a gradient: of each group of rows, or of each rank whose rows its experts take.
+ */
+static inline uint32_t ox_proof_sums_of(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const bool of_expert = ox_proof_is_expert(input, input->model.grads[grad_idx].unit_idx);
+    return ox_proof_own_row_groups(input) * (of_expert ? ox_proof_experts(input) : 1);
+}
 /* Micro-batches of the step, of all ranks, each as often as it has groups of rows; and those of the rank. */
 static inline uint32_t ox_proof_micro_batches(const struct ox_plan_input *input) {
     return (ox_proof_ranks(input) > 1 ? input->ranks.micro_batches : input->model.micro_batches) *
@@ -179,7 +204,9 @@ static inline uint32_t ox_proof_own_micro_batches(const struct ox_plan_input *in
 }
 /* How many ranks do something together along an axis on which they do not divide gradients. */
 static inline uint32_t ox_proof_crossing(const struct ox_plan_input *input, uint32_t axis) {
-    return axis == OX_AXIS_CONTEXT ? ox_proof_contexts(input) : axis == OX_AXIS_TENSOR ? ox_proof_tensors(input) : 1;
+    return axis == OX_AXIS_CONTEXT  ? ox_proof_contexts(input)
+           : axis == OX_AXIS_TENSOR ? ox_proof_tensors(input)
+           : axis == OX_AXIS_EXPERT ? ox_proof_experts(input) : 1;
 }
 /* What a micro-batch reports, what the head leaves first; and the reports of all, with what is pooled of them. */
 static inline uint64_t ox_proof_report_bytes(const struct ox_plan_input *input) {

@@ -34,9 +34,9 @@ static uint64_t named_bytes(const struct ox_plan *plan, const struct ox_plan_inp
 }
 
 /* Whether whole units have a place in compute memory also between steps. */
-static bool stays_gathered(const struct ox_plan_input *input) {
+static bool stays_gathered(const struct ox_plan_input *input, uint32_t unit_idx) {
     const enum ox_sharding sharding = input->ranks.sharding;
-    return ox_proof_divides(input) && (sharding == OX_SHARDING_GRAD || sharding == OX_SHARDING_STATE);
+    return ox_proof_divides(input, unit_idx) && (sharding == OX_SHARDING_GRAD || sharding == OX_SHARDING_STATE);
 }
 
 /* Bytes that a resident buffer must have, whether or not this plan fills it; 0: no step needs it. A gradient's extent
@@ -56,7 +56,7 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
         return of_unit && input->placement.overlap && !input->model.eval_only && ox_proof_saves(input, buf->unit_idx)
                    ? ox_max_u64(ox_proof_saved_bytes(input, buf->unit_idx), 1) : 0;
     case OX_BUF_GATHERED:
-        return of_unit && stays_gathered(input) ? ox_proof_whole_bytes(input, buf->unit_idx) : 0;
+        return of_unit && stays_gathered(input, buf->unit_idx) ? ox_proof_whole_bytes(input, buf->unit_idx) : 0;
     case OX_BUF_GRAD:
         return of_gradient && !input->model.eval_only
                    ? ox_max_u64(ox_proof_grad_home_bytes(input, buf->grad_idx), 1) : 0;

@@ -88,10 +88,8 @@ uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_s
     struct tree tree = tree_of_rows(input);
     tree.steps = out;
     sum_parts(&tree, 0, tree.leaves, 0);
-    if (ox_proof_own_row_groups(input) > 1) {
-        put(&tree, SUM_JOINS, 0, OX_NONE);
-    }
-    return tree.count;
+    put(&tree, SUM_JOINS, 0, OX_NONE);
+    return tree.count - 1;
 }
 
 /* ---- parts ----------------------------------------------------------------------------------------- */

@@ -22,8 +22,8 @@ struct ox_proof_sum_step {
     uint32_t mb_idx; /* BEGINS, ADDS: within the rank; else OX_NONE */
 };
 
-/* Writes all steps of the rank's sums in order and returns how many there are, at most one more than two for each
- * micro-batch. */
+/* Writes all steps of the rank's sums in order and returns how many there are, at most two for each micro-batch. Behind
+ * them is the step that joins sums side by side, of a gradient that has several. */
 uint32_t ox_proof_sum_steps(const struct ox_plan_input *input, struct ox_proof_sum_step *out);
 
 /* How many slots hold a sum when the first `count` micro-batches of the rank are added and folded. */

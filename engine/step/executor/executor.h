@@ -16,6 +16,8 @@ OX_MUST enum ox_status ox_rank_end(struct ox_rank *rank, enum ox_status status);
 /* As these two, for the pending update alone. */
 OX_MUST enum ox_status ox_rank_run_pending(struct ox_rank *rank);
 OX_MUST enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status);
+/* Notes the counters at the beginning of a step, from which its result is worked out. */
+void ox_rank_begin_counting(struct ox_rank *rank);
 /* Adds traffic and seconds of the step to the result, and traffic of the step to `out`. */
 void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out);
 void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out);

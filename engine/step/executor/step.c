@@ -40,6 +40,10 @@ static const struct ox_plan_stage *stage_of(const struct issue *is) {
     return &is->rank->plan->input.model.stages[is->task->stage_idx];
 }
 
+static const struct ox_unit *unit_of(const struct issue *is, uint32_t stage_idx) {
+    return ox_model_stage_unit(is->rank->config.model, is->rank->plan->stage_of[stage_idx]);
+}
+
 /* Planes of `unit_idx` in the nth use of weights, if any; lo lies behind hi, or at the front of the state. */
 static struct ox_planes planes(const struct issue *is, uint32_t unit_idx, uint32_t nth) {
     const uint16_t *const hi = nth_view_if(is, OX_USE_WEIGHTS, nth);
@@ -57,13 +61,14 @@ static struct ox_unit_job stage_job(const struct issue *is) {
     struct ox_unit_job job = {
         .run = {.ops = &rank->ops, .lane = is->lane},
         .shape = &rank->shape,
-        .unit = ox_model_stage_unit(rank->config.model, is->task->stage_idx),
+        .unit = unit_of(is, is->task->stage_idx),
         .work = view_if(is, OX_USE_SCRATCH),
         .kept = view_if(is, OX_USE_KEPT),
         .begins = is->task->begins, .phase = is->task->phase,
         .trains = is->plan->kind == OX_PLAN_TRAIN,
         .noise_stream = rank->step.input->step << 24 | (rank->loss_first + is->task->mb_idx),
-        .in_phases = rank->shape.groups.contexts > 1 || ox_shape_tensors(&rank->shape) > 1,
+        .in_phases = rank->shape.groups.contexts > 1 || ox_shape_tensors(&rank->shape) > 1 ||
+                     ox_shape_experts(&rank->shape) > 1,
     };
     const unsigned char *batch = view_if(is, OX_USE_BATCH);
     if (batch != NULL) { /* with unified memory one buffer holds all micro-batches */
@@ -88,7 +93,7 @@ static struct ox_unit_job stage_job(const struct issue *is) {
 static float *sum_slot(const struct issue *is, uint32_t grad_idx, uint32_t nth) {
     float *const slots = nth_view_if(is, OX_USE_GRAD, nth);
     return slots == NULL ? NULL : slots + is->task->slot * ox_grad_elems(is->rank, grad_idx) *
-                                              ox_plan_own_row_groups(&is->rank->plan->input);
+                                              ox_plan_sums_of(&is->rank->plan->input, grad_idx);
 }
 
 /* That of a stage unit. */
@@ -249,11 +254,16 @@ static enum ox_status issue_cast(const struct issue *is) {
 static struct ox_stage_weights weights(const struct issue *is) {
     struct ox_stage_weights out = {{NULL}, {NULL}};
     for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
-        const bool cast = ox_rank_rules(is->rank, stage_of(is)->units[nth].unit_idx)->cast_bytes > 0;
-        out.weights[nth] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
-        out.grads[nth] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
-        OX_ASSERT(out.weights[nth] != NULL ||
-                  !ox_plan_has_group(&is->rank->plan->input, stage_of(is)->units[nth].unit_idx));
+        const uint32_t unit_idx = stage_of(is)->units[nth].unit_idx;
+        const bool cast = ox_rank_rules(is->rank, unit_idx)->cast_bytes > 0;
+        const bool is_expert = ox_plan_is_expert(&is->rank->plan->input, unit_idx);
+        const uint32_t at = is_expert ? 0 : nth; /* those of other ranks are not in the list of the rank's stage */
+        if (is_expert && !ox_plan_holds(&is->rank->plan->input, unit_idx)) {
+            continue;
+        }
+        out.weights[at] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
+        out.grads[at] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
+        OX_ASSERT(out.weights[at] != NULL || !ox_plan_has_group(&is->rank->plan->input, unit_idx));
     }
     return out;
 }
@@ -310,9 +320,9 @@ static enum ox_status issue_backward(const struct issue *is) {
     return ox_unit_backward(&job, &all, view(is, OX_USE_X).ptr, dx);
 }
 
-/* Joins the sums that a slot has of the rank's groups of rows, in the order of the tree of groups, on a stack. */
+/* Joins the sums that a slot has side by side, in the order of the tree of them, on a stack. */
 static enum ox_status issue_join(const struct issue *is, uint64_t count, float *sums, float *target) {
-    const uint32_t groups = ox_plan_own_row_groups(&is->rank->plan->input);
+    const uint32_t groups = ox_plan_sums_of(&is->rank->plan->input, is->task->grad_idx);
     const struct ox_sums order = {.micro_batches = groups, .groups = groups, .ranks = 1};
     struct ox_run run = {.ops = &is->rank->ops, .lane = is->lane};
     uint32_t stack[2 * OX_COMM_RANKS_MAX], depth = 0;
@@ -333,7 +343,7 @@ static enum ox_status issue_join(const struct issue *is, uint64_t count, float *
 /* Adds the slot above to a slot of an accumulator, there or where the finished sum waits. */
 static enum ox_status issue_fold(const struct issue *is) {
     const uint64_t elems = ox_grad_elems(is->rank, is->task->grad_idx);
-    const uint64_t count = elems * ox_plan_own_row_groups(&is->rank->plan->input);
+    const uint64_t count = elems * ox_plan_sums_of(&is->rank->plan->input, is->task->grad_idx);
     float *const sum = sum_slot(is, is->task->grad_idx, 0), *const target = view_if(is, OX_USE_TARGET);
     if (is->task->last) {
         return issue_join(is, elems, sum, target);
@@ -470,7 +480,7 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 static bool has_rows(const struct issue *is) {
     const struct ox_plan_input *const input = &is->rank->plan->input;
     const struct ox_plan_stage *const stage = &input->model.stages[is->task->asks_stage];
-    const struct ox_unit *const unit = ox_model_stage_unit(is->rank->config.model, is->task->asks_stage);
+    const struct ox_unit *const unit = unit_of(is, is->task->asks_stage);
     const unsigned char *const routes = view(is, OX_USE_ROUTES).ptr;
     uint32_t rows = 0;
     for (uint32_t i = 0; i < is->task->mb_past - is->task->mb_first; i++) {
@@ -656,58 +666,11 @@ static enum ox_status poison(struct ox_rank *rank, const struct ox_plan *plan) {
     return status == OX_OK ? drained : status;
 }
 
-static void read_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] = __atomic_load_n(&rank->traffic.crossed[link][kind], __ATOMIC_SEQ_CST);
-        }
-    }
-}
-
-/* How long calls have waited for other ranks since the rank was opened. */
-static uint64_t peer_wait_ns(const struct ox_rank *rank) {
-    uint64_t wait_ns = 0;
-    for (int axis = -1; axis < OX_AXIS_COUNT && rank->comm != NULL; axis++) { /* with all, and with each group */
-        for (int call = 0; call < OX_COMM_CALL_COUNT && (axis < 0 || ox_link_has_group(rank, axis)); call++) {
-            struct ox_comm_stats stats;
-            ox_comm_stats(axis < 0 ? rank->comm : rank->along[axis], (enum ox_comm_call)call, &stats);
-            wait_ns += stats.wait_ns;
-        }
-    }
-    return wait_ns;
-}
-
-static void lane_stats(const struct ox_rank *rank, uint32_t lane, struct ox_lane_stats *out) {
-    *out = (struct ox_lane_stats){0};
-    if (rank->lanes[lane] != NULL) {
-        ox_lane_stats(rank->lanes[lane], out);
-    }
-}
-
-/* Notes the counters at the beginning of a step, from which its result is worked out. */
-static void begin_counting(struct ox_rank *rank) {
-    read_traffic(rank, rank->before.traffic);
-    for (uint32_t i = 0; i < rank->lane_count; i++) {
-        lane_stats(rank, i, &rank->before.lanes[i]);
-    }
-    rank->before.peer_wait_ns = peer_wait_ns(rank);
-}
-
-void ox_rank_add_traffic(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT]) {
-    uint64_t now[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    read_traffic(rank, now);
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
-            out[link][kind] += now[link][kind] - rank->before.traffic[link][kind];
-        }
-    }
-}
-
 enum ox_status ox_rank_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_step_input *input) {
     const bool train = plan->kind == OX_PLAN_TRAIN;
     OX_ASSERT(input->target_count > 0 && input->meta_bytes <= OX_STORE_META_BYTES_MAX);
     const double scale = input->loss_scale > 0 ? input->loss_scale : 1;
-    begin_counting(rank);
+    ox_rank_begin_counting(rank);
     rank->step = (struct ox_step_state){
         .input = input, .plan = plan, .loss_scale = (float)(scale / (double)input->target_count),
         .unscale = (double)(float)(1 / scale), .finite = true, .weights_step = rank->planes.step};
@@ -738,7 +701,7 @@ enum ox_status ox_rank_run_pending(struct ox_rank *rank) {
     static const struct ox_step_input nothing = {0};
     const struct ox_plan *const plan = rank->plan->train;
     enum ox_status status = OX_OK;
-    begin_counting(rank);
+    ox_rank_begin_counting(rank);
     rank->step = (struct ox_step_state){.input = &nothing, .plan = plan, .unscale = rank->step.unscale};
     ox_overlap_begin_step(rank, false);
     set_slots(rank, plan);
@@ -765,36 +728,4 @@ enum ox_status ox_rank_end_pending(struct ox_rank *rank, enum ox_status status) 
         ox_rank_plan_finish(rank, rank->traffic.finished_planned);
     }
     return status;
-}
-
-void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out) {
-    const struct ox_lane_stats *const before = &rank->before.lanes[OX_LANE_COMPUTE];
-    struct ox_lane_stats now;
-    ox_lane_stats(rank->lanes[OX_LANE_COMPUTE], &now);
-    *out = (struct ox_rank_times){.micro_batches = rank->config.micro_batches,
-                                  .busy_seconds = (double)(now.busy_ns - before->busy_ns) * 1e-9,
-                                  .wait_seconds = (double)(now.wait_ns - before->wait_ns) * 1e-9,
-                                  .peer_wait_seconds =
-                                      (double)(peer_wait_ns(rank) - rank->before.peer_wait_ns) * 1e-9};
-}
-
-void ox_rank_add_result(struct ox_rank *rank, struct ox_step_result *out) {
-    uint64_t planned[OX_LINK_COUNT][OX_TRAFFIC_KIND_COUNT];
-    struct ox_rank_traffic *const traffic = &rank->traffic;
-    for (uint32_t i = 0; i < rank->lane_count; i++) {
-        struct ox_lane_stats now;
-        lane_stats(rank, i, &now);
-        out->lane_busy_seconds[i] += (double)(now.busy_ns - rank->before.lanes[i].busy_ns) * 1e-9;
-        out->lane_wait_seconds[i] += (double)(now.wait_ns - rank->before.lanes[i].wait_ns) * 1e-9;
-    }
-    for (int link = 0; link < OX_LINK_COUNT; link++) {
-        out->left_out[link] += rank->step.left_out[link];
-    }
-    ox_rank_planned(rank, planned);
-    ox_rank_add_traffic(rank, out->traffic);
-    ox_traffic_add(traffic->finished, out->traffic);
-    ox_traffic_add(planned, out->planned);
-    ox_traffic_add(traffic->finished_planned, out->planned);
-    memset(traffic->finished, 0, sizeof traffic->finished);
-    memset(traffic->finished_planned, 0, sizeof traffic->finished_planned);
 }

@@ -220,10 +220,12 @@ struct cuts {
  * that is shorter than the unit ends after `past` elements. */
 static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t width, uint64_t elems,
                             uint64_t past) {
-    const uint32_t holders = ox_plan_holders(&rank->plan->input);
+    const struct ox_plan_input *const input = &rank->plan->input;
+    const uint32_t holders = ox_plan_holders(input), owner = ox_plan_expert_owner(&input->ranks, unit_idx);
     struct cuts cuts = {{0}};
     for (uint32_t i = 0; i <= holders; i++) {
-        const uint64_t cut = ox_shard_cut(rank->whole, unit_idx, holders, i);
+        const uint64_t cut = owner == OX_NONE ? ox_shard_cut(rank->whole, unit_idx, holders, i)
+                             : i > owner ? ox_unit_elems(rank, unit_idx) : 0;
         cuts.at[i] = ox_min_u64(cut, past) / elems * width;
     }
     return cuts;
@@ -526,6 +528,82 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
 
 /* ---- between the phases of a pass ------------------------------------------------------------------------- */
 
+/* One half of what two ranks give each other in a round: rows of one of them, in all planes that travel. */
+struct half {
+    const struct ox_plan_rounds *rounds;
+    uint32_t of, to; /* the member whose rows they are, and the one that has their experts */
+    bool back;
+};
+
+/* The first row, and how many there are, by the routes of the member whose rows they are. */
+static void half_rows(const struct half *half, const unsigned char *room, uint64_t *first, uint64_t *count) {
+    const struct ox_plan_rounds *const rounds = half->rounds;
+    const int32_t *const offsets =
+        (const int32_t *)(const void *)(room + rounds->routes + half->of * rounds->routes_bytes + rounds->offsets);
+    const uint32_t expert = rounds->first + half->to * rounds->each;
+    *first = (uint64_t)offsets[expert];
+    *count = (uint64_t)(offsets[expert + rounds->each] - offsets[expert]);
+}
+
+/* Sends a half or receives it, plane by plane. Nothing travels where a rank has no row for the other's experts, which
+ * both know. */
+static enum ox_status move_half(struct ox_rank *rank, struct ox_comm *comm, const struct half *half,
+                                unsigned char *room, const char *what) {
+    const struct ox_plan_rounds *const rounds = half->rounds;
+    const bool own = half->of == comm->rank, sends = own != half->back;
+    const uint32_t peer = own ? half->to : half->of;
+    const bool on_host = rank->config.budget.unified;
+    const uint32_t begin = half->back ? rounds->returned - 1 : 0, past = half->back ? begin + 1 : rounds->planes;
+    enum ox_status status = OX_OK;
+    uint64_t first, count;
+    half_rows(half, room, &first, &count);
+    OX_ASSERT(count <= rounds->row_max && (first + count) * rounds->row_bytes <= rounds->plane_bytes);
+    for (uint32_t i = begin; i < past && count > 0 && status == OX_OK; i++) {
+        unsigned char *const at = room + (own ? rounds->own : rounds->other)[i] + first * rounds->row_bytes;
+        const uint64_t bytes = count * rounds->row_bytes;
+        status = sends ? ox_comm_send(comm, &(struct ox_comm_send){
+                             .peer = peer, .source = at, .bytes = bytes, .on_host = on_host, .what = what})
+                       : ox_comm_recv(comm, &(struct ox_comm_recv){
+                             .peer = peer, .target = at, .bytes = bytes, .on_host = on_host, .what = what});
+        if (status == OX_OK) {
+            ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_TOKENS, bytes);
+            rank->step.left_tokens[sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN] -= bytes;
+        }
+    }
+    return status;
+}
+
+/* Both halves of an exchange between two ranks, of which the first sends first, so that neither waits for ever. */
+static enum ox_status swap(struct ox_rank *rank, struct ox_comm *comm, const struct ox_plan_rounds *rounds,
+                           uint32_t peer, bool back, unsigned char *room, const char *what) {
+    const uint32_t own = comm->rank;
+    const struct half halves[] = {{.rounds = rounds, .of = own, .to = peer, .back = back},
+                                  {.rounds = rounds, .of = peer, .to = own, .back = back}};
+    const uint32_t sent_first = own < peer ? back : !back; /* of the two halves that which this rank does first */
+    const enum ox_status status = move_half(rank, comm, &halves[sent_first], room, what);
+    return status == OX_OK ? move_half(rank, comm, &halves[1 - sent_first], room, what) : status;
+}
+
+/* Gives back what the rank's experts made of the rows of the round before, and gives rows for the next one. */
+static enum ox_status pass_round(struct ox_rank *rank, const struct ox_task *task, const struct ox_plan_cut *cut,
+                                 unsigned char *room, const char *what) {
+    const struct ox_plan_pass *const pass = ox_plan_stage_pass(
+        &rank->plan->input.model.stages[task->stage_idx], (enum ox_plan_pass_kind)task->pass);
+    struct ox_comm *const comm = rank->along[cut->axis];
+    enum ox_status status = OX_OK;
+    OX_ASSERT(ox_engine_on_cpu(&rank->config)); /* routes are read here */
+    /* What the plan states is a bound: what is less is left out, as the routes of this micro-batch have it. */
+    rank->step.left_tokens[OX_LINK_PEER_IN] += cut->bytes;
+    rank->step.left_tokens[OX_LINK_PEER_OUT] += cut->bytes;
+    if (cut->round > 1 && pass->rounds.returned > 0) {
+        status = swap(rank, comm, &pass->rounds, comm->rank ^ (cut->round - 1u), true, room, what);
+    }
+    if (status == OX_OK && cut->round < comm->count) {
+        status = swap(rank, comm, &pass->rounds, comm->rank ^ cut->round, false, room, what);
+    }
+    return status;
+}
+
 /* Brings the pieces of all members together, or to each member those for it. */
 static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, unsigned char *room) {
     const struct ox_plan_cut *const cut = ox_plan_task_cut(&rank->plan->input, task);
@@ -541,6 +619,9 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
     }
     snprintf(what, sizeof what, "rows of stage %u, micro-batch %u, %s, phase %u", task->stage_idx, task->mb_idx,
              task->pass == OX_PLAN_FORWARD || task->pass == OX_PLAN_FORWARD_KEPT ? "forward" : "backward", task->phase);
+    if (cut->kind == OX_CUT_ROUND) {
+        return pass_round(rank, task, cut, room, what);
+    }
     if (cut->kind == OX_CUT_GATHER) {
         return gather(rank, comm, &(struct ox_comm_gather){
             .source = room + cut->source + cuts.at[comm->rank], .target = room + cut->target, .cuts = cuts.at,

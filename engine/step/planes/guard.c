@@ -26,7 +26,7 @@ enum ox_status ox_guard_open(struct ox_rank *rank) {
     if (!rank->config.verify_memory || rank->config.eval_only) {
         return OX_OK;
     }
-    const bool comes = ox_plan_gathers(&rank->plan->input) || ox_plan_pipe(&rank->plan->input) > 1; /* or on loan */
+    const bool comes = ox_plan_holders(&rank->plan->input) > 1 || ox_plan_pipe(&rank->plan->input) > 1; /* or on loan */
     const bool gathers = comes && ox_engine_on_cpu(&rank->config);
     rank->sums = calloc(rank->plan->table.chunk_count, sizeof *rank->sums);
     rank->gathered = gathers ? calloc(buf_count(rank->plan), sizeof *rank->gathered) : NULL;

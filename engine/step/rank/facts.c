@@ -25,6 +25,7 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
                              .rows = config->batch * config->seq / all, .dtype = config->dtype,
                              .groups = all > 1 ? groups : (struct ox_row_groups){0},
                              .features = {.count = features / tensors, .ranks = tensors},
+                             .experts = {.ranks = config->experts},
                              .objective = config->objective,
                              .router_rounds = config->router_rounds,
                              .compute = {.device = config->device, .real = real, .threads = config->compute_threads}};

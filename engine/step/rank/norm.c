@@ -68,7 +68,7 @@ double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
     struct norm_sum sum = {.rank = rank, .partials = partials};
-    if (!ox_plan_holds(&rank->plan->input, unit_idx)) {
+    if (!ox_plan_holds(&rank->plan->input, unit_idx) && unit->kind != OX_UNIT_EXPERTS) {
         const bool counts = rank->plan->input.model.units[unit_idx].trained;
         return counts ? partials[ox_norm_partials_first(rank, unit_idx)] : 0; /* as its holders have sent it */
     }

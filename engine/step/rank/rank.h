@@ -44,6 +44,7 @@ struct ox_step_state {
     struct ox_optim_hyper speculative_hyper;
     uint64_t speculative_nonfinite_count;
     uint64_t left_out[OX_LINK_COUNT]; /* bytes of weights that no expert would have read */
+    uint64_t left_tokens[OX_LINK_COUNT]; /* by how much rows to experts of other ranks stay below the plan's bound */
     bool stopped;            /* ranks have agreed to stop before the optimizer begins */
 };
 

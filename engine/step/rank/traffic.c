@@ -68,6 +68,7 @@ void ox_rank_planned(const struct ox_rank *rank, uint64_t out[OX_LINK_COUNT][OX_
         for (int kind = 0; kind < OX_TRAFFIC_KIND_COUNT; kind++) {
             out[link][kind] -= usual_bytes[link][kind];
         }
+        out[link][OX_TRAFFIC_TOKENS] -= rank->step.left_tokens[link];
         out[link][OX_TRAFFIC_WEIGHTS] -= rank->config.budget.unified && link == OX_LINK_H2D
                                              ? 0 : rank->step.left_out[link];
     }

@@ -321,6 +321,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .context_groups = run->context_groups,
         .contexts = run->contexts,
         .tensors = run->tensors,
+        .experts = run->experts,
         .pipe = run->pipe,
         .schedule = run->schedule,
         .pipe_chunks = run->pipe_chunks,

@@ -62,6 +62,7 @@ struct harness_run {
     const json_t *groups;         /* by names of tensors: share of the rate, decay or null; NULL: none */
     uint32_t experts_per_unit;    /* 0: experts are in their blocks' units */
     uint32_t tensor_groups, tensors; /* of features, and ranks that divide them; 0: 1 */
+    uint32_t experts;                /* ranks that divide experts; 0: 1 */
     const char *adapter;          /* folder of an adapter, within the model's; NULL: none */
     bool base_q8;                 /* frozen blocks are kept in eight bits, and chunks are as large as these need */
     uint32_t share_layers;        /* so many in a row share their weights; 0: none do */
