@@ -275,7 +275,7 @@ struct ox_config_ranks {
     uint64_t shard_size; /* of hybrid sharding: ranks of a copy; 0: those of a machine */
     char mesh[OX_CONFIG_MESH_BYTES];   /* "" | auto | sizes as in dp=2,pp=4 */
     uint64_t data_parallel_size, pipeline_parallel_size; /* 0: as --mesh or --ranks say */
-    uint64_t context_parallel_size, tensor_parallel_size; /* 0: as --mesh says, or 1 */
+    uint64_t context_parallel_size, tensor_parallel_size, expert_parallel_size; /* 0: as --mesh says, or 1 */
     int context_parallel_mode; /* gather alone */
     enum ox_pipeline_choice pipeline_schedule;
     uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */

@@ -77,9 +77,10 @@ static const char plain_dpo[] = "does not exist: of --dpo there are --dpo-loss, 
 static const char no_server[] = "does not exist: nothing is served; other programs read the folder that `offload "
                                 "export` writes";
 static const char text_alone[] = "does not exist: models and rows are of text alone";
-static const char no_experts[] = "does not exist: experts are not divided among ranks, but into units by "
-                                 "--experts-per-unit (those without a token: "
+static const char no_experts[] = "does not exist: --expert-parallel-size gives whole experts to ranks, "
+                                 "--experts-per-unit says how many are a unit (those without a token: "
                                  "--idle-experts); leave it out";
+static const char use_experts[] = "use --expert-parallel-size N";
 static const char use_balance[] = "use --router-aux-loss-coef X, over the whole step";
 static const char no_dropout[] =
     "does not exist: nothing is dropped out, but by --lora-dropout what adapters read; leave it out";
@@ -268,10 +269,10 @@ const struct ox_foreign ox_foreign_names[] = {
     {"*sequence*parallel*", NULL, all_rows, ANY},
     {"*tensor*parallel* hierarchical-context-parallel* hybrid-context-parallel* "
      "parallelism-config* use-parallelism-config", NULL, not_divided, ANY},
+    {"ep-size *expert*parallel*size", NULL, use_experts, ANY},
     {"expert-*", NULL, no_experts, ANY},
     {"use-megatron-lm megatron-lm* ring-attn-func heads-k-stride sp-size", NULL,
      not_divided, ANY},
-    {"ep-size", NULL, no_experts, ANY},
     {"device", NULL, "computes on the CPU alone; leave it out", OX_CMD_TOKENIZE | OX_CMD_EXPORT | OX_CMD_INSPECT},
     {"no-cuda use-cpu cpu", NULL, "use --device cpu", ANY},
     {"cuda", NULL, "use --device cuda", ANY},

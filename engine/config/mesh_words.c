@@ -12,17 +12,16 @@
 
 enum { WORD_BYTES = 24, SAID_BYTES = 160 };
 
-/* Axes by their names; those without a place do not exist here. */
+/* Axes by their names. */
 static const struct axis {
     const char *name, *long_name;
-    bool exists;
     size_t at; /* in struct ox_mesh_sizes */
 } axes[] = {
-    {"dp", "data", true, offsetof(struct ox_mesh_sizes, data)},
-    {"pp", "pipe", true, offsetof(struct ox_mesh_sizes, pipe)},
-    {"cp", "context", true, offsetof(struct ox_mesh_sizes, context)},
-    {"tp", "tensor", true, offsetof(struct ox_mesh_sizes, tensor)},
-    {"ep", "expert", false, 0},
+    {"dp", "data", offsetof(struct ox_mesh_sizes, data)},
+    {"pp", "pipe", offsetof(struct ox_mesh_sizes, pipe)},
+    {"cp", "context", offsetof(struct ox_mesh_sizes, context)},
+    {"tp", "tensor", offsetof(struct ox_mesh_sizes, tensor)},
+    {"ep", "expert", offsetof(struct ox_mesh_sizes, expert)},
 };
 enum { AXES = sizeof axes / sizeof *axes };
 
@@ -32,20 +31,18 @@ static enum ox_status find_axis(const char *word, const struct axis **out) {
     for (int i = 0; i < AXES; i++) {
         if (strcmp(word, axes[i].name) == 0 || strcmp(word, axes[i].long_name) == 0) {
             *out = &axes[i];
-            return axes[i].exists ? OX_OK
-                                  : ox_fail(OX_E_CONFIG, "--mesh %s=...: %s parallelism does not exist here; use dp, "
-                                            "pp, cp and tp, as in --mesh dp=2,pp=4", word, axes[i].long_name);
+            return OX_OK;
         }
         const unsigned by_short = ox_name_distance(word, axes[i].name);
         const unsigned by_long = ox_name_distance(word, axes[i].long_name);
         const unsigned distance = by_short < by_long ? by_short : by_long;
-        if (axes[i].exists && distance < nearest) {
+        if (distance < nearest) {
             nearest = distance;
             name = by_short <= by_long ? axes[i].name : axes[i].long_name;
         }
     }
     return ox_fail(OX_E_CONFIG, "--mesh %s=...: there is no such axis; did you mean %s? Axes are dp (data), pp "
-                   "(pipe), cp (context) and tp (tensor)", word, name);
+                   "(pipe), cp (context), tp (tensor) and ep (expert)", word, name);
 }
 
 /* Reads "dp=2" and sets the axis. */
@@ -106,6 +103,7 @@ enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_s
     OX_TRY(join("data-parallel-size", "dp", said->data_parallel_size, &out->data));
     OX_TRY(join("context-parallel-size", "cp", said->context_parallel_size, &out->context));
     OX_TRY(join("tensor-parallel-size", "tp", said->tensor_parallel_size, &out->tensor));
+    OX_TRY(join("expert-parallel-size", "ep", said->expert_parallel_size, &out->expert));
     return join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe);
 }
 
@@ -115,7 +113,7 @@ static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *
         const char *option;
         uint32_t size;
     } words[] = {{"data", sizes->data}, {"pipeline", sizes->pipe}, {"context", sizes->context},
-                 {"tensor", sizes->tensor}};
+                 {"tensor", sizes->tensor}, {"expert", sizes->expert}};
     int used = 0;
     if (said->mesh[0] != '\0' && strcmp(said->mesh, "auto") != 0) {
         snprintf(text, SAID_BYTES, "--mesh %.*s", SAID_BYTES - 8, said->mesh);
@@ -131,7 +129,8 @@ static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *
 
 /* How many ranks the sizes that are known make. */
 static uint64_t made_of(const struct ox_mesh_sizes *sizes) {
-    return ox_max_u64(sizes->data, 1) * ox_max_u64(sizes->pipe, 1) * ox_max_u64(sizes->context, 1) *
+    const uint64_t data = sizes->data != 0 ? sizes->data : sizes->expert; /* which divides data ranks */
+    return ox_max_u64(data, 1) * ox_max_u64(sizes->pipe, 1) * ox_max_u64(sizes->context, 1) *
            ox_max_u64(sizes->tensor, 1);
 }
 
@@ -152,7 +151,8 @@ static enum ox_status check_product(const struct ox_config_ranks *said, const st
 enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes, struct ox_mesh_sizes *sizes,
                                 uint32_t *ranks) {
     *ranks = 0;
-    if (sizes->data == 0 && sizes->pipe == 0 && sizes->context == 0 && sizes->tensor == 0) {
+    if (sizes->data == 0 && sizes->pipe == 0 && sizes->context == 0 && sizes->tensor == 0 &&
+        sizes->expert == 0) {
         return OX_OK;
     }
     if (strcmp(said->count, "auto") == 0 && !sizes->chosen) {
@@ -175,5 +175,10 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
     sizes->data = sizes->data != 0 ? sizes->data : left / (uint32_t)ox_max_u64(sizes->pipe, 1);
     sizes->pipe = sizes->pipe != 0 ? sizes->pipe : left / sizes->data;
     *ranks = (uint32_t)all;
+    if (sizes->expert > 1 && sizes->data % sizes->expert != 0) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": does not divide the %" PRIu32 " ranks that "
+                       "divide micro-batches; use a divisor of them, or dp=%" PRIu32, sizes->expert, sizes->data,
+                       (uint32_t)ox_align_up(sizes->data, sizes->expert));
+    }
     return OX_OK;
 }

@@ -1,5 +1,5 @@
 /* What the options of a mesh say together: --ranks, --mesh, --data-parallel-size, --pipeline-parallel-size,
- * --context-parallel-size, --tensor-parallel-size. */
+ * --context-parallel-size, --tensor-parallel-size, --expert-parallel-size. */
 #ifndef OX_CONFIG_MESH_WORDS_H
 #define OX_CONFIG_MESH_WORDS_H
 
@@ -12,6 +12,7 @@ extern "C" {
 
 struct ox_mesh_sizes {
     uint32_t data, pipe, context, tensor; /* 0: not said */
+    uint32_t expert;     /* of the data ranks, those that divide experts; 0: not said */
     bool chosen;         /* --mesh auto: the planner chooses what is not said */
 };
 
@@ -19,8 +20,9 @@ struct ox_mesh_sizes {
 OX_MUST enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_sizes *out);
 
 /* Completes the sizes for a run of so many processes, and sets *ranks to what they make together: --ranks N where that
- * is over 1, else as many as there are processes if the sizes divide them. A pipe, a context or a tensor that is left
- * out is 1, and data takes what remains. Where no size was said, *ranks is 0, which leaves --ranks as it is. */
+ * is over 1, else as many as there are processes if the sizes divide them. A pipe, a context, a tensor or an expert
+ * that is left out is 1, and data takes what remains; it is a multiple of those that divide experts. Where no size was
+ * said, *ranks is 0, which leaves --ranks as it is. */
 OX_MUST enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes,
                                         struct ox_mesh_sizes *sizes, uint32_t *ranks);
 

@@ -54,7 +54,8 @@ static bool double_ranks(struct ox_engine_config *config) {
     config->copies *= config->copies > 1 ? 2 : 1;
     config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks / ox_max_u64(config->pipe, 1) /
                                                                    ox_max_u64(config->tensors, 1));
-    return config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX && config->ranks <= config->micro_batches;
+    return config->experts <= 1 && config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX &&
+           config->ranks <= config->micro_batches;
 }
 
 /* NCCL takes nothing from host memory, which `shared` gathers from, and adds over all ranks at once. */
@@ -81,7 +82,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
     case OX_ADVICE_ONE_RANK:
         v->config.ranks = v->config.ranks > 1 ? 1 : 0;
         v->config.copies = 0;
-        v->config.pipe = v->config.contexts = v->config.tensors = 1;
+        v->config.pipe = v->config.contexts = v->config.tensors = v->config.experts = 1;
         v->config.store_ranks = 0;
         return v->config.ranks == 1;
     case OX_ADVICE_LIBRARY:

@@ -429,7 +429,7 @@ static enum ox_status open_plan(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     const bool chosen = engine->sharding != OX_SHARDING_COUNT;
     enum ox_status status = OX_E_CONFIG;
-    if (!chosen && engine->ranks > engine->pipe * engine->tensors) {
+    if (!chosen && engine->experts <= 1 && engine->ranks > engine->pipe * engine->tensors) {
         engine->sharding = OX_SHARDING_NONE;
         status = ox_engine_plan_open(engine, &trainer->plan);
     }

@@ -264,6 +264,12 @@ OX_MUST enum ox_status ox_trainer_check_hosts(const struct ox_model *model);
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
 /* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
  * names what does not go with it. */
+/* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'. */
+enum { OX_EXPERTS_AUTO = UINT32_MAX };
+OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks,
+                                                uint32_t *per_unit);
+/* Refuses what such ranks cannot do, and sets what they divide. `of_data`: ranks that divide micro-batches. */
+OX_MUST enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data);
 /* Refuses what ranks that divide groups of features cannot do. */
 OX_MUST enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,

@@ -185,11 +185,17 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     }
     struct ox_mesh_sizes sizes;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
+    uint32_t per_unit = whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX - 1);
+    per_unit = trainer->input.eval_alone || strcmp(text, "auto") == 0 ? OX_EXPERTS_AUTO : per_unit;
+    OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert, &per_unit));
+    if (sizes.expert > 1) { /* else the planner may choose */
+        snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
+    }
     const bool by_ranks = config->train.tensor_groups == 0 && recorded.tensor_groups == 0 && sizes.tensor > 1;
     if (config->train.tensor_groups == 0) { /* a resumed run keeps them */
         config->train.tensor_groups = by_ranks ? sizes.tensor : ox_max_u64(recorded.tensor_groups, 1);
     }
-    const enum ox_status status = ox_hf_regroup(trainer->folder, whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX),
+    const enum ox_status status = ox_hf_regroup(trainer->folder, per_unit == OX_EXPERTS_AUTO ? 0 : per_unit,
                                                 (uint32_t)config->train.tensor_groups);
     return status == OX_OK || !by_ranks ? status
                                         : ox_fail_in(status, "--tensor-parallel-size %" PRIu32, sizes.tensor);

@@ -309,7 +309,7 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_mesh_sizes sizes;
-    engine->pipe = engine->contexts = engine->tensors = 1;
+    engine->pipe = engine->contexts = engine->tensors = engine->experts = 1;
     engine->schedule = schedule_of(config);
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
@@ -317,11 +317,13 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     engine->pipe = (uint32_t)ox_max_u64(sizes.pipe, 1);
     engine->contexts = (uint32_t)ox_max_u64(sizes.context, 1);
     engine->tensors = (uint32_t)ox_max_u64(sizes.tensor, 1);
+    engine->experts = (uint32_t)ox_max_u64(sizes.expert, 1);
     if (*ranks > 0) {
         snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
         config->ranks.pipeline_parallel_size = engine->pipe;
         config->ranks.context_parallel_size = engine->contexts;
         config->ranks.tensor_parallel_size = engine->tensors;
+        config->ranks.expert_parallel_size = engine->experts;
     }
     return OX_OK;
 }
@@ -358,6 +360,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     const uint32_t of_data = *out / apart(engine);
     OX_THEN(status, check_pipe(trainer, *out));
     OX_THEN(status, ox_trainer_check_tensors(trainer));
+    OX_THEN(status, ox_trainer_set_experts(trainer, of_data));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
     OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
                                                   groups_of(trainer, of_data / engine->contexts)));
@@ -407,6 +410,9 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     if (trainer->input.eval_alone) {
         const uint64_t configured = config->train.gradient_accumulation_steps;
         engine->micro_batches = (uint32_t)(ox_div_up(of_batch, configured) * configured);
+        if (engine->experts > 1) { /* which do as many each */
+            engine->micro_batches = (uint32_t)(ox_div_up(configured, of_batch) * of_batch);
+        }
     }
     engine->library_sums = library && of_data > 1;
     engine->exchange = trainer->input.eval_alone || of_data == 1 ? OX_EXCHANGE_FP32 : config->ranks.exchange_dtype;

@@ -2,10 +2,13 @@
  * its steps are predicted. */
 #include "engine/run/trainer_internal.h"
 
+#include "base/bytes.h"
 #include "base/log.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* Makes the plan and predicts its steps. */
 enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const struct ox_division *division,
@@ -49,8 +52,8 @@ static uint32_t copies_of(const struct ox_trainer *trainer) {
     const uint32_t of_data = engine->ranks / engine->pipe, machines = ox_trainer_machines(trainer);
     const uint32_t copies = machines > 1 ? machines : 2;
     const bool exact = engine->exchange == OX_EXCHANGE_FP32 && !engine->library_sums;
-    return exact && trainer->config.memory.nvme_count == 0 && of_data % copies == 0 && of_data / copies > 1 &&
-                   may_fit(trainer, copies)
+    return exact && engine->experts <= 1 && trainer->config.memory.nvme_count == 0 && of_data % copies == 0 &&
+                   of_data / copies > 1 && may_fit(trainer, copies)
                ? copies : 0;
 }
 
@@ -59,9 +62,10 @@ uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_divisi
     const uint32_t copies = copies_of(trainer), of_data = engine->ranks / engine->pipe;
     /* What lies in host memory once is one process's, of ranks that have the same layers, and NCCL takes nothing from
      * there. */
-    const bool shares = trainer->team == NULL && engine->comm != OX_RANK_COMM_NCCL && engine->pipe == 1;
-    const bool whole = engine->exchange == OX_EXCHANGE_FP32 && trainer->config.memory.nvme_count == 0 &&
-                       may_fit(trainer, of_data);
+    const bool shares = trainer->team == NULL && engine->comm != OX_RANK_COMM_NCCL && engine->pipe == 1 &&
+                        engine->experts <= 1;
+    const bool whole = engine->exchange == OX_EXCHANGE_FP32 && engine->experts <= 1 &&
+                       trainer->config.memory.nvme_count == 0 && may_fit(trainer, of_data);
     const struct {
         struct ox_division division;
         bool may;
@@ -144,4 +148,126 @@ enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
         tell(divisions, tried, count, best);
     }
     return ox_engine_plan_open(engine, &trainer->plan);
+}
+
+/* ---- ranks that divide the experts of every layer -------------------------------------------------------------- */
+
+/* A stage has a group of experts for each rank; more would be more units than a stage can have. */
+enum { OX_EXPERT_RANKS_MAX = 8 };
+_Static_assert((int)OX_EXPERT_RANKS_MAX < (int)OX_STAGE_UNITS_MAX, "a stage has as many units");
+
+static bool is_power(uint64_t number) {
+    return (number & (number - 1)) == 0;
+}
+
+/* Writes the numbers of ranks that can divide the experts: "2, 4 or 8". */
+static void list_possible(uint32_t experts, char *text, size_t bytes) {
+    uint32_t possible[OX_EXPERT_RANKS_MAX], count = 0;
+    for (uint32_t ranks = 2; ranks <= OX_EXPERT_RANKS_MAX; ranks *= 2) {
+        possible[count] = ranks;
+        count += experts % ranks == 0;
+    }
+    size_t used = (size_t)snprintf(text, bytes, "%s", count == 0 ? "1" : "");
+    for (uint32_t i = 0; i < count && used < bytes; i++) {
+        used += (size_t)snprintf(text + used, bytes - used, "%s%u", i == 0 ? "" : i + 1 == count ? " or " : ", ",
+                                 possible[i]);
+    }
+}
+
+enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint32_t *per_unit) {
+    const uint32_t experts = model->mixture.router.experts;
+    char possible[32];
+    if (ranks <= 1) {
+        return OX_OK;
+    }
+    if (experts == 0) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: the model (model_type \"%s\") has no experts; leave it "
+                       "out", ranks, model->family);
+    }
+    list_possible(experts, possible, sizeof possible);
+    if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer are divided by a power of two of "
+                       "ranks, at most %d; use %s", ranks, experts, OX_EXPERT_RANKS_MAX, possible);
+    }
+    if (*per_unit == OX_EXPERTS_AUTO) {
+        *per_unit = experts / ranks;
+    }
+    return *per_unit > 0 && experts % (ranks * *per_unit) == 0
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--experts-per-unit %s%.0u: each of %u ranks (--expert-parallel-size) needs as "
+                         "many units of the %u experts of a layer; give %u, or a divisor of it",
+                         *per_unit == 0 ? "all" : "", *per_unit, ranks, experts, experts / ranks);
+}
+
+/* What does not exist with such ranks, in words of options; NULL: all of the run does. */
+static const char *not_over_experts(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    const struct ox_model *const model = engine->model;
+    bool biased = false, parted = false;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        biased |= unit->kind == OX_UNIT_EXPERTS && unit->role_offset[OX_ROLE_EXPERT_DOWN_BIAS] != UINT64_MAX;
+        parted |= unit->kind == OX_UNIT_EXPERTS && unit->next != OX_NO_UNIT;
+    }
+    return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
+           : strcmp(words->mesh, "auto") == 0      ? "--mesh auto"
+           : strcmp(words->count, "auto") == 0     ? "--ranks auto"
+           : engine->contexts > 1                  ? "--context-parallel-size"
+           : trainer->config.train.context_groups > 1 ? "--context-groups"
+           : engine->tensors > 1                   ? "--tensor-parallel-size"
+           : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library"
+           : model->config.lora.r > 0              ? "--lora-r"
+           : biased                                ? "experts that have biases"
+           : parted                                ? "experts that are trained in part" : NULL;
+}
+
+/* The ranks that divide experts are those that divide a copy of the units. */
+static enum ox_status set_sharding(struct ox_trainer *trainer, uint32_t of_data) {
+    struct ox_config_ranks *const words = &trainer->config.ranks;
+    const uint32_t experts = trainer->engine_config.experts;
+    const bool hybrid = words->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD ||
+                        words->sharding == OX_SHARDING_CHOICE_HYBRID_SHARD_ZERO2;
+    if (words->sharding == OX_SHARDING_CHOICE_NO_SHARD || words->sharding == OX_SHARDING_CHOICE_SHARED) {
+        return ox_fail(OX_E_CONFIG, "--sharding %s: ranks that divide experts (--expert-parallel-size %u) divide all "
+                       "else too; use full_shard, shard_grad_op, zero2 or hybrid_shard",
+                       words->sharding == OX_SHARDING_CHOICE_SHARED ? "shared" : "no_shard", experts);
+    }
+    if (experts == of_data && !hybrid) {
+        return OX_OK;
+    }
+    if (words->sharding == OX_SHARDING_CHOICE_AUTO) {
+        words->sharding = OX_SHARDING_CHOICE_HYBRID_SHARD;
+        trainer->engine_config.sharding = OX_SHARDING_FULL;
+    } else if (!hybrid || (words->shard_size != 0 && words->shard_size != experts)) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: the %u ranks that divide micro-batches would divide "
+                       "all else, and as many as divide experts have to; use --sharding hybrid_shard --shard-size %u, "
+                       "or --expert-parallel-size %u", experts, of_data, experts, of_data);
+    }
+    words->shard_size = experts;
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint64_t given = trainer->config.train.sum_groups, groups = given > 0 ? given : of_data;
+    if (engine->experts <= 1) {
+        return OX_OK;
+    }
+    const char *const other = not_over_experts(trainer);
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: does not exist with %s yet; leave one of them out",
+                       engine->experts, other);
+    }
+    if (groups % of_data != 0 || !is_power(groups / of_data)) {
+        return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": with --expert-parallel-size each of %u ranks sums as "
+                       "many, and a power of two; for a new run give %u or %u", groups, of_data, of_data, 2 * of_data);
+    }
+    if (engine->micro_batches % groups != 0 && !trainer->input.eval_alone) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: ranks do each micro-batch together, and a step has %u "
+                       "for %" PRIu64 " sum groups; give --global-batch-size %" PRIu64, engine->experts,
+                       engine->micro_batches, groups,
+                       ox_div_up(engine->micro_batches, groups) * groups * engine->batch);
+    }
+    return set_sharding(trainer, of_data);
 }

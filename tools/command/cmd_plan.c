@@ -98,9 +98,9 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
             bytes[tier] = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
         }
         json_object_set_new(json, "ranks", json_pack(
-            "{s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:o}", "count", (int)ranks->count, "pipeline",
+            "{s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:o}", "count", (int)ranks->count, "pipeline",
             (int)ox_plan_pipe(&plan->input), "context", (int)ox_plan_contexts(&plan->input), "tensor",
-            (int)ox_plan_tensors(&plan->input), "schedule",
+            (int)ox_plan_tensors(&plan->input), "expert", (int)ox_plan_experts(&plan->input), "schedule",
             ox_pipe_schedule_name(plan->input.placement.schedule), "sharding",
             ox_sharding_name(ranks->sharding), "copies", (int)ox_plan_copies(&plan->input), "sum_groups",
             (int)ranks->sum_groups, "library_sums", ranks->library_sums, "peak_bytes", by_tier(bytes)));

@@ -48,7 +48,13 @@ const char *sys_write_model(const char *family) {
         " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
         " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5,"
         " \"rope_theta\": 10000.0, \"tie_word_embeddings\": false, \"hidden_act\": \"silu\"}\n";
+    static const char mixtral[] = /* each expert of which can be a unit */
+        "{\"architectures\": [\"MixtralForCausalLM\"], \"model_type\": \"mixtral\", \"vocab_size\": 256,"
+        " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"num_local_experts\": 8,"
+        " \"num_experts_per_tok\": 2, \"tie_word_embeddings\": false}\n";
     const char *const text = strcmp(family, "gpt2") == 0       ? gpt2
+                             : strcmp(family, "mixtral") == 0  ? mixtral
                              : strcmp(family, "deepseek") == 0 ? deepseek
                              : strcmp(family, "untied") == 0   ? untied : llama;
     const char *const path = test_pathf("%s.json", family);

@@ -14,8 +14,8 @@ enum { SYS_LIMITS_MAX = 2 };
 
 /* ---- what a run needs ------------------------------------------------------------------------------ */
 
-/* Writes a config.json for a tiny "llama" or "gpt2" model (tied), a llama that is "untied" or a "deepseek", the same
- * bytes every time, and returns its path. */
+/* Writes a config.json for a tiny "llama" or "gpt2" model (tied), a llama that is "untied", a "deepseek" or a
+ * "mixtral", the same bytes every time, and returns its path. */
 const char *sys_write_model(const char *family);
 /* Writes a text of about so many bytes, the same every time, and returns its path. */
 const char *sys_write_text(size_t bytes);

@@ -1,0 +1,224 @@
+/* One training of mixtures whose experts are divided among ranks in many ways, as threads and as processes: losses,
+ * norms, rates and the final files are the same bytes as those of one rank, also where a run goes on with other ranks;
+ * what a plan says of them; how many bytes cross, which is what the router has chosen; what is refused. */
+#include "tests/kit/run/sys_mpi.h"
+#include "tests/kit/run/ranks.inc"
+
+#include <jansson.h>
+#include <unistd.h>
+
+enum { QUICK = 18, HANG_SECONDS = 300 };
+
+static const struct mesh {
+    unsigned processes; /* 0: threads */
+    const char *words;
+    bool in_memory; /* copies of the state, which a store of one process does not have */
+} meshes[] = {
+    {0, "--expert-parallel-size 2", false},
+    {2, "--expert-parallel-size 2", false},
+    {0, "--expert-parallel-size 4 --sharding shard_grad_op", false},
+    {0, "--mesh ep=2,pp=2", false},
+    {2, "--mesh dp=4,ep=4 --sharding zero2", false},
+    {0, "--mesh dp=4,ep=2", true},
+    {2, "--mesh dp=2,ep=2,pp=2 --pipeline-schedule 1f1b", false},
+    {4, "--expert-model-parallel-size 4", false},
+    {2, "--mesh dp=4,ep=2", true},
+};
+enum { MESHES = sizeof meshes / sizeof *meshes };
+static const struct family experts_families[] = {
+    {"mixtral in fp32", "mixtral", "--dtype fp32 --experts-per-unit 2"},
+    {"mixtral in bf16, with a balance loss", "mixtral",
+     "--dtype bf16 --grad-dtype bf16 --router-aux-loss-coef 0.02 --experts-per-unit 1"},
+    {"deepseek_v3, whose choice moves", "deepseek",
+     "--dtype fp32 --router-bias-update-rate 0.01 --experts-per-unit 4"},
+    {"mixtral, in documents, idle experts left", "mixtral",
+     "--dtype fp32 --moments bf16 --packing pack --idle-experts skip --experts-per-unit 1"}};
+enum { FAMILIES_HERE = sizeof experts_families / sizeof *experts_families };
+
+static void try_mesh(const struct family *family, const struct mesh *mesh, int place_idx,
+                     const struct result *expected) {
+    static struct sys_args launched;
+    const struct place *const place = &places[place_idx % (mesh->in_memory ? IN_MEMORY_COUNT : PLACE_COUNT)];
+    begin_ranks(family, 0, place->words);
+    sys_args_add(&args, mesh->words);
+    add_drives(place->drives);
+    if (mesh->processes > 0) {
+        alarm(HANG_SECONDS);
+        sys_mpi_begin(&launched, mesh->processes, &args, SYS_MPI_END_OTHERS);
+        sys_run(&launched, &process);
+        alarm(0);
+    } else {
+        sys_run(&args, &process);
+    }
+    end_ranks(plain_pathf("%s: %u processes, %s", family->name, mesh->processes, mesh->words), place, expected);
+}
+
+/* Two processes with a part of the experts each go on from their stores. */
+static void go_on_from_stores(const struct family *family) {
+    static struct sys_args launched;
+    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
+    for (int i = 0; i < 2; i++) {
+        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
+        sys_args_add(&args, "--expert-parallel-size 2 --state-tier nvme");
+        sys_args_add(&args, i == 0 ? "--max-steps 30" : "--max-steps 50");
+        sys_args_add(&args, constant_words);
+        add_drives(1);
+        alarm(HANG_SECONDS);
+        sys_mpi_begin(&launched, 2, &args, SYS_MPI_END_OTHERS);
+        sys_run_well(&launched, &process);
+        alarm(0);
+    }
+    remove_drives(1);
+    compare("two processes with stores", test_path("ranks"), &expected);
+    files_remove_folder(test_path("ranks"));
+    end_one(&expected);
+}
+
+/* What cannot be is refused by its words, with a way out. */
+static void check_refusals(void) {
+    static const char *const cases[][2] = {
+        {"--expert-parallel-size 3",
+         "8 experts of a layer are divided by a power of two of ranks, at most 8; use 2, 4 or 8"},
+        {"--expert-parallel-size 16", "at most 8; use 2, 4 or 8"},
+        {"--expert-parallel-size 4 --experts-per-unit 4",
+         "--experts-per-unit 4: each of 4 ranks (--expert-parallel-size) needs as many units of the 8 experts of a "
+         "layer; give 2, or a divisor of it"},
+        {"--expert-parallel-size 4 --experts-per-unit all", "--experts-per-unit all: each of 4 ranks"},
+        {"--mesh dp=2,ep=4", "--expert-parallel-size 4: does not divide the 2 ranks that divide micro-batches"},
+        {"--mesh dp=4,ep=2 --sharding full_shard", "use --sharding hybrid_shard --shard-size 2, or "
+         "--expert-parallel-size 4"},
+        {"--expert-parallel-size 2 --sharding no_shard", "--sharding no_shard: ranks that divide experts"},
+        {"--mesh cp=2,ep=2", "does not exist with --context-parallel-size yet"},
+        {"--mesh auto --ranks 2 --expert-parallel-size 2", "does not exist with --mesh auto yet"},
+        {"--ep-size 2", "use --expert-parallel-size N"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct family family = {"mixtral", "mixtral", "--dtype fp32"};
+        check_refused(&family, fresh, cases[i][0], cases[i][1]);
+    }
+    const struct family some = {"mixtral", "mixtral", "--dtype fp32"};
+    check_refused(&some, "--from-scratch", "--expert-parallel-size 2 --sum-groups 6",
+                  "--sum-groups 6: with --expert-parallel-size each of 2 ranks sums as many");
+    check_refused(&some, "--from-scratch", "--mesh dp=6,ep=2", "give --global-batch-size 12");
+    const struct family dense = {"llama", "llama", "--dtype fp32"};
+    check_refused(&dense, fresh, "--expert-parallel-size 2", "the model (model_type \"llama\") has no experts");
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------- */
+
+enum { HIDDEN = 32, ROWS = 16, LAYERS = 3, EXPERTS = 8, CHOSEN = 2 };
+
+/* The bytes of rows to experts of other ranks in the first step of a run of `batches` micro-batches, of all ranks; and
+ * how often each expert was chosen. */
+static uint64_t first_step(const char *model, const char *words, unsigned batches, uint64_t tokens[EXPERTS]) {
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--output=%s", test_path("bytes"));
+    sys_args_word(&args, "--global-batch-size=%u", batches);
+    sys_args_add(&args, "--from-scratch --dtype fp32 --batch-size 1 --max-steps 1 --save-steps 0 --seed 11 "
+                        "--data-order sequential --experts-per-unit 1 --kept-blocks 0 --compute-threads 1");
+    sys_args_word(&args, "--max-seq-length=%d", ROWS);
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    size_t size;
+    char *const text = files_read("bytes/metrics.jsonl", &size);
+    uint64_t crossed = 0;
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n")) {
+        json_t *const step = json_loads(line, 0, NULL);
+        const json_t *const of_experts = json_object_get(json_object_get(step, "experts"), "tokens");
+        const bool is_step = of_experts != NULL;
+        const json_t *const out = is_step ? json_object_get(json_object_get(step, "bytes"), "peer_out") : NULL;
+        for (size_t i = 0; i < json_array_size(of_experts) && i < EXPERTS; i++) {
+            tokens[i] = (uint64_t)json_integer_value(json_array_get(of_experts, i));
+        }
+        crossed += (uint64_t)json_integer_value(json_object_get(out, "tokens"));
+        json_decref(step);
+    }
+    free(text);
+    files_remove_folder(test_path("bytes"));
+    return crossed;
+}
+
+/* What the plan says that can cross at most, in and out of a rank. */
+static uint64_t planned(const char *model, const char *words, unsigned batches) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", model);
+    sys_args_word(&args, "--data=%s", text_path);
+    sys_args_word(&args, "--global-batch-size=%u", batches);
+    sys_args_word(&args, "--max-seq-length=%d", ROWS);
+    sys_args_add(&args, "--from-scratch --dtype fp32 --batch-size 1 --experts-per-unit 1 --kept-blocks 0 --format json "
+                        "--compute-threads 1");
+    sys_args_add(&args, words);
+    sys_run_well(&args, &process);
+    json_t *const plan = json_loads(process.outcome.out, 0, NULL);
+    const json_t *const peers = json_object_get(json_object_get(plan, "bytes_per_step"), "peer_in");
+    const uint64_t bytes = (uint64_t)json_integer_value(json_object_get(peers, "tokens"));
+    json_decref(plan);
+    return bytes;
+}
+
+static const char *write_mixture(const char *name, int experts, int chosen, const char *more) {
+    return files_write_text(name, plain_pathf(
+        "{\"model_type\": \"mixtral\", \"vocab_size\": 256, \"hidden_size\": %d, \"intermediate_size\": 64, "
+        "\"num_hidden_layers\": %d, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+        "\"max_position_embeddings\": 64, \"num_local_experts\": %d, \"num_experts_per_tok\": %d%s}",
+        HIDDEN, LAYERS, experts, chosen, more));
+}
+
+/* A row crosses forward and back, and in backward with its gradient, of which one comes back: five times its bytes, for
+ * each pair whose expert is another rank's. Two ranks have a sequence and half of the experts each; what one rank says
+ * of the first sequence alone tells whose rows are whose. */
+static void check_bytes(void) {
+    const uint64_t row = 5 * 4 * HIDDEN;
+    const char *const model = write_mixture("some.json", EXPERTS, CHOSEN, ", \"initializer_range\": 0.3");
+    uint64_t first[EXPERTS] = {0}, all_tokens[EXPERTS] = {0}, crossing = 0;
+    CHECK(first_step(model, "--ranks 1", 1, first) == 0);
+    const uint64_t bytes = first_step(model, "--expert-parallel-size 2", 2, all_tokens);
+    for (int e = 0; e < EXPERTS; e++) { /* experts in turn: unit e is that of rank e % 2 */
+        crossing += e % 2 == 1 ? first[e] : all_tokens[e] - first[e];
+    }
+    const uint64_t most = planned(model, "--expert-parallel-size 2", 2);
+    printf("%llu pairs cross, %llu bytes of at most %llu\n", (unsigned long long)crossing, (unsigned long long)bytes,
+           (unsigned long long)(2 * most));
+    CHECK(bytes == row * crossing && bytes > 0 && bytes < 2 * most);
+    CHECK(most == row * LAYERS * ROWS * EXPERTS / 2); /* each row for every expert of the other, one in each unit */
+
+    /* Where every expert takes every row, the bound is what crosses. */
+    const char *const every = write_mixture("every.json", 4, 4, "");
+    CHECK(first_step(every, "--expert-parallel-size 4", 4, all_tokens) ==
+          4 * planned(every, "--expert-parallel-size 4", 4));
+    /* Where all logits are alike the first expert takes all rows: three ranks of four have none. */
+    const char *const one = write_mixture("one.json", EXPERTS, 1, ", \"initializer_range\": 0.0");
+    const uint64_t of_one = first_step(one, "--expert-parallel-size 4", 4, all_tokens);
+    CHECK(all_tokens[0] == 4 * LAYERS * ROWS && of_one == row * 3 * LAYERS * ROWS);
+}
+
+int main(void) {
+    text_path = sys_write_text(40000);
+    all = test_deep();
+    check_refusals();
+    check_bytes();
+    for (int f = 0; f < FAMILIES_HERE; f++) {
+        bool any = all;
+        for (int i = 0; i < MESHES; i++) {
+            any = any || test_takes((unsigned)(i + f), QUICK);
+        }
+        if (!any) {
+            continue;
+        }
+        struct result expected = run_one(&experts_families[f], cosine_words);
+        for (int i = 0; i < MESHES; i++) {
+            if (all || test_takes((unsigned)(i + f), QUICK)) {
+                try_mesh(&experts_families[f], &meshes[i], i + f, &expected);
+            }
+        }
+        end_one(&expected);
+    }
+    static const char *const ranks[5] = {"--expert-parallel-size 2", "--ranks 1", "--expert-parallel-size 4",
+                                         "--mesh dp=4", "--mesh ep=2,pp=2"};
+    change_ranks(&experts_families[0], "", ranks);
+    go_on_from_stores(&experts_families[0]);
+    printf("%d runs have the bytes of one rank\n", run_count);
+    CHECK(run_count > 3);
+    return test_end();
+}
