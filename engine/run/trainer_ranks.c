@@ -459,15 +459,29 @@ static bool may_group(const struct ox_trainer *trainer) {
            model->config.mixture.router.experts > 1 && most * OX_HI_BYTES >= OX_EXPERTS_SHOW_BYTES;
 }
 
+/* The bytes that the nearest plan of those groups lacks in all tiers; UINT64_MAX without a plan. */
+static uint64_t lacking_bytes(const struct ox_trainer *trainer) {
+    const struct ox_plan_budget *const budget = &trainer->engine_config.budget;
+    const uint64_t have[OX_TIER_COUNT] = {[OX_TIER_DEVICE] = budget->unified ? UINT64_MAX : budget->device_bytes,
+                                          [OX_TIER_HOST] = budget->host_bytes, [OX_TIER_NVME] = budget->nvme_bytes};
+    uint64_t bytes = trainer->plan != NULL ? 0 : UINT64_MAX;
+    for (enum ox_tier tier = 0; tier < OX_TIER_COUNT && trainer->plan != NULL; tier++) {
+        const uint64_t need = ox_engine_plan_peak_bytes(trainer->plan, tier);
+        bytes += need > have[tier] ? need - have[tier] : 0;
+    }
+    return bytes;
+}
+
 /* For --experts-per-unit auto: compares groups by the simulator, from all experts in their block's unit on, halving
  * them as long as that gains 1 %, or nothing fits, down to a sixteenth of them. If nothing fits, the refusal is that of
- * the first. */
+ * the groups that lack least. */
 static enum ox_status choose_experts(struct ox_trainer *trainer) {
     enum { LEAST_SHARE = 16 };
     const uint32_t experts = ox_hf_model(trainer->folder)->config.mixture.router.experts;
     const enum ox_sharding given = trainer->engine_config.sharding;
     uint32_t best = 0;
     double best_seconds = INFINITY, seconds = 0;
+    uint64_t least = UINT64_MAX;
     for (uint32_t per_unit = 0, last = 0; last != 1; last = per_unit, per_unit = (last == 0 ? experts : last) / 2) {
         if (isinf(best_seconds) && last > 0 && last * LEAST_SHARE <= experts) {
             break; /* what still lacks room lacks it elsewhere, and searches take longer the more units there are */
@@ -478,6 +492,7 @@ static enum ox_status choose_experts(struct ox_trainer *trainer) {
         }
         OX_THEN(status, ox_trainer_time_sharding(trainer, given == OX_SHARDING_COUNT ? OX_SHARDING_FULL : given,
                                                  &seconds));
+        const uint64_t lacking = status == OX_OK ? 0 : lacking_bytes(trainer);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
@@ -485,7 +500,8 @@ static enum ox_status choose_experts(struct ox_trainer *trainer) {
         if (status == OX_OK && seconds >= 0.99 * best_seconds) {
             break;
         }
-        best = status == OX_OK ? per_unit : best;
+        best = status == OX_OK || (isinf(best_seconds) && lacking < least) ? per_unit : best;
+        least = lacking < least ? lacking : least;
         best_seconds = status == OX_OK ? seconds : best_seconds;
     }
     trainer->engine_config.sharding = given;

@@ -236,6 +236,18 @@ static void test_auto(void) {
     CHECK(plan_seconds("2GiB", "--experts-per-unit 4", &given) > 0.99 * small);
 }
 
+/* Where no groups fit, the refusal names what the smallest need, and that suffices. */
+static void test_auto_refused(void) {
+    json_int_t given;
+    CHECK(isnan(plan_seconds("1GiB", "--experts-per-unit all", &given)));
+    const long whole = sys_number_after(process.outcome.err, "nearest that fits: --device-mem ", 0);
+    CHECK(isnan(plan_seconds("1GiB", "", &given)));
+    const long grouped = sys_number_after(process.outcome.err, "nearest that fits: --device-mem ", 0);
+    printf("device memory in MiB: %ld with all experts in a unit, %ld in groups\n", whole, grouped);
+    CHECK(grouped > 1024 && 2 * grouped < 3 * whole / 2);
+    CHECK(plan_seconds(plain_pathf("%ldMiB", grouped), "", &given) > 0 && given > 0);
+}
+
 /* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
 static void test_bias(void) {
     const char *const path = files_write_text("large.json", large);
@@ -263,5 +275,6 @@ int main(void) {
     test_refusals();
     test_bias();
     test_auto();
+    test_auto_refused();
     return test_end();
 }
