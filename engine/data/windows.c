@@ -78,6 +78,7 @@ static enum ox_status open_pack(struct ox_windows *windows, struct source *sourc
     windows->counts.short_documents += counts->short_documents;
     windows->counts.untrained_documents += counts->untrained_documents;
     windows->counts.overlong += counts->overlong;
+    windows->counts.longest = config.pad ? ox_max_u64(windows->counts.longest, counts->longest) : 0;
     windows->counts.dropped_tokens += counts->dropped_tokens;
     return OX_OK;
 }

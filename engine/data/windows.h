@@ -83,6 +83,7 @@ struct ox_windows_counts {
                                      drop_untrained does, short ones too */
     uint64_t all_rows;        /* counts all sources with a weight, however many of them an epoch takes */
     uint64_t untrained_rows;  /* left out by the cache */
+    uint64_t longest;         /* PAD: places that the longest document takes, which is all that others are padded for */
     double fill;              /* the share of places that have a token */
     bool pairs;               /* as in struct ox_windows_config */
 };

@@ -21,6 +21,7 @@ struct ox_pack_config {
 
 struct ox_pack_counts {
     uint64_t rows, places; /* places that have a token */
+    uint64_t longest;      /* places of the longest document */
     uint64_t documents, short_documents, untrained_documents, overlong, dropped_tokens;
 };
 

@@ -260,6 +260,7 @@ static enum ox_status count_groups(struct ox_pack *pack) {
             const bool overlong = tokens > (uint64_t)config->seq + 1;
             const uint64_t placed = placed_tokens(pack, group, i);
             counts->places += placed > 0 ? placed - 1 : 0;
+            counts->longest = ox_max_u64(counts->longest, placed > 0 ? placed - 1 : 0);
             counts->short_documents += tokens == 1;
             counts->untrained_documents += config->drop_untrained && (tokens == 1 || is_untrained(pack, group, i));
             counts->overlong += overlong;

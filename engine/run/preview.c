@@ -14,13 +14,17 @@ void ox_trainer_log_rows(const struct ox_windows *windows, const char *what, uin
     struct ox_windows_counts counts;
     ox_windows_counts(windows, &counts);
     if (counts.rows > 0) {
-        char weighted[64] = "";
+        char weighted[64] = "", padded[96] = "";
         if (counts.rows != counts.all_rows) {
             snprintf(weighted, sizeof weighted, "; by weight an epoch has %" PRIu64, counts.rows);
         }
+        if (counts.longest > 0 && counts.longest < seq && counts.fill < 0.5) {
+            snprintf(padded, sizeof padded, "; the rest is padding, and --max-seq-length %" PRIu64 " cuts none of "
+                     "them", counts.longest);
+        }
         ox_log(OX_LOG_INFO, "%s: %" PRIu64 " document%s in %" PRIu64 " sequence%s of %" PRIu32 " tokens, %.1f %% of "
-               "the places used%s", what, counts.documents, ox_plural(counts.documents), counts.all_rows,
-               ox_plural(counts.all_rows), seq, 100 * counts.fill, weighted);
+               "the places used%s%s", what, counts.documents, ox_plural(counts.documents), counts.all_rows,
+               ox_plural(counts.all_rows), seq, 100 * counts.fill, weighted, padded);
     }
     const uint64_t cut = counts.untrained_documents - counts.untrained_rows;
     if (counts.untrained_rows > 0) {

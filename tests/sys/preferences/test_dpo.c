@@ -112,7 +112,24 @@ static void check_line(void) {
     files_remove_folder(test_path("line"));
 }
 
+/* How much of the sequences is padding is said, with the length that cuts none of the answers. */
+static void check_padding(void) {
+    sys_args_begin(&args, "tokenize");
+    sys_args_add(&args, "--dpo --model tests/golden/dpo --data tests/golden/dpo/texts.jsonl --max-seq-length 512");
+    sys_run_well(&args, &process);
+    const long enough = sys_number_after(process.outcome.err, "the rest is padding, and --max-seq-length ", 0);
+    CHECK(enough > 1);
+    for (long i = 0; i < 2 && enough > 1; i++) {
+        args.count--;
+        sys_args_word(&args, "%ld", enough - i);
+        sys_run_well(&args, &process);
+        CHECK(sys_said(&process, "longer than --max-seq-length") == (i == 1));
+        CHECK(!sys_said(&process, "the rest is padding"));
+    }
+}
+
 static void test_beside_trl(void) {
+    check_padding();
     check_line();
     json_t *golden = NULL, *of;
     const char *name;
