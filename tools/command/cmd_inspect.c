@@ -360,6 +360,10 @@ static enum ox_status inspect_folder(struct inspection *in, const char *path) {
                        path, goes_on ? "that goes on and has saved no checkpoint yet" : "without a complete checkpoint",
                        goes_on ? "wait, or have it save one now" : "let it save one", path);
     }
+    if (is_run && !ox_path_is_folder(newest)) {
+        return ox_fail(OX_E_CORRUPT, "%s: its newest checkpoint, %s, is gone; restore it, or name another one", path,
+                       newest);
+    }
     if (is_run) {
         put_text(in, in->report, "path", newest); /* a run folder: take its newest checkpoint */
         path = newest;

@@ -439,6 +439,10 @@ static void test_lost_run_json(void) {
     sys_args_word(&args, "--model=%s", test_path("unsaved"));
     refused(2, "unsaved: is a run that goes on and has saved no checkpoint yet");
     close(held);
+    files_write_text("unsaved/latest", "checkpoint-2\n");
+    begin("inspect");
+    sys_args_word(&args, "--model=%s", test_path("unsaved"));
+    refused(1, "unsaved/checkpoint-2, is gone; restore it, or name another one");
 }
 
 /* ---- --quiet ---------------------------------------------------------------------------------------- */
