@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static struct sys_args args;
@@ -160,6 +161,25 @@ static void test_persist(const char *drive) {
     CHECK(written[0] > 0 && fabs(written[1] / written[0] - 1) < 1e-9 && fabs(written[2] / written[0] - 1) < 1e-9);
 }
 
+/* docs/planning.md has every key of the plan, and of what lies within one. */
+static void check_documented(const json_t *json, const char *page, int depth) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value) {
+        char cell[64];
+        snprintf(cell, sizeof cell, "`%s`", key);
+        if (strstr(page, cell) == NULL) {
+            printf("docs/planning.md does not name %s\n", key);
+            test_failure_count++;
+        }
+        const bool by_lane = strstr(key, "_per_step") != NULL || strncmp(key, "predicted_", 10) == 0;
+        const bool by_advice = strcmp(key, "with_more") == 0;
+        if (depth == 0 && !by_lane && !by_advice) {
+            check_documented(json_is_array(value) ? json_array_get(value, 0) : value, page, 1);
+        }
+    }
+}
+
 /* Budgets that are not given follow from the machine's memory. */
 static void test_other_machine(void) {
     sys_args_begin(&args, "plan");
@@ -170,6 +190,11 @@ static void test_other_machine(void) {
     const json_t *const budget = json_object_get(json, "budget_bytes");
     CHECK(json_integer_value(json_object_get(budget, "device")) == 22537568256 - (json_int_t)OX_CUDA_PROCESS_BYTES);
     CHECK(json_integer_value(json_object_get(budget, "host")) == 117440512000);
+    char *page = NULL;
+    size_t bytes = 0;
+    REQUIRE_OK(ox_file_read("docs/planning.md", 1 << 20, &page, &bytes));
+    check_documented(json, page, 0);
+    free(page);
     json_decref(json);
 }
 
