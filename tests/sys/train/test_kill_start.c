@@ -152,7 +152,7 @@ static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
     const bool is_new = what == NEW || what == OVERWRITE;
     if (!is_new) {
         told->step = told->step > TINY_SAVED_STEP ? told->step : TINY_SAVED_STEP;
-    } else if (!killed || idx % 2 == 0 || !begin_again(TINY_FRESH)) {
+    } else if (!killed || kill_count % 2 == 0 || !begin_again(TINY_FRESH)) { /* the calls of a part may all be even */
         told->step = kept;
     } else {
         CHECK(kept == 0); /* only what holds nothing may be begun again */
@@ -160,7 +160,7 @@ static bool kill_at(enum what what, enum call_fault fault, uint64_t idx) {
     if (what == BRANCH_NEW && killed && !files_exist(test_pathf("%s/run.json", tiny_folder()))) {
         (void)begin_again(TINY_BRANCH_NEW); /* without run.json nothing says which checkpoint that was */
     }
-    if (killed && idx % 3 == 0) {
+    if (killed && kill_count % 3 == 0) {
         kill_again(what, old_run, idx * 3 + fault);
     }
     told->warnings += what == BRANCH_NEW; /* it has neither lines nor a checkpoint of the steps before */
