@@ -1,6 +1,6 @@
-/* Plans of ranks that divide the rows of sequences, or groups of features, and of one rank with several groups of rows:
- * passes have phases, between which pieces go to other ranks; each is proven by the checker, which finds every planted
- * fault. */
+/* Plans of ranks that divide the rows of sequences, groups of features or experts, and of one rank with several groups
+ * of rows: passes have phases, between which pieces go to other ranks; each is proven by the checker, which finds every
+ * planted fault. */
 #include "base/bytes.h"
 #include "offload/plan/plan.h"
 #include "offload/proof/proof.h"
@@ -12,7 +12,7 @@
 enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
 
 struct totals {
-    uint64_t plans, rows, joins, deps, of_tensors;
+    uint64_t plans, rows, joins, deps, of_tensors, rounds;
     struct plan_faults faults, sizes;
 };
 
@@ -45,10 +45,11 @@ static bool choose(struct plan_sample *s, uint64_t seed) {
 
 /* Ranks with several groups of rows; with one rank in three cases of four, to see all of them summed in one place. */
 static struct ox_plan_ranks draw_ranks(uint64_t seed) {
-    static const uint32_t shapes[][5] = { /* of rows, of batches, groups of rows, of features, groups of features */
+    static const uint32_t shapes[][6] = { /* of rows, of batches, groups of rows, of features, groups of features, of
+                                             experts */
         {1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2}, {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8},
         {4, 2, 4}, {1, 1, 8}, {1, 1, 1, 2, 2}, {1, 1, 1, 2, 4}, {1, 2, 1, 2, 2}, {1, 1, 1, 4, 4}, {1, 2, 1, 3, 6},
-        {1, 2, 1, 4, 8}};
+        {1, 2, 1, 4, 8}, {1, 2, 1, 1, 1, 2}, {1, 4, 1, 1, 1, 4}, {1, 4, 1, 1, 1, 2}, {1, 8, 1, 1, 1, 4}};
     uint64_t counter = 98000;
     const uint32_t *const shape = shapes[plan_sample_number(seed, &counter, sizeof shapes / sizeof *shapes)];
     struct ox_plan_ranks ranks = {.count = shape[0] * shape[1], .contexts = shape[0], .context_groups = shape[2]};
@@ -66,6 +67,14 @@ static struct ox_plan_ranks draw_ranks(uint64_t seed) {
     const uint32_t of_data = shape[0] * shape[1];
     const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, of_data);
     ranks.copies = of_data % copies == 0 ? copies : 0;
+    if (shape[5] > 1) { /* all that divide a copy, with as many micro-batches each */
+        static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
+                                                     OX_SHARDING_STATE};
+        ranks.experts = shape[5];
+        ranks.copies = of_data / shape[5];
+        ranks.sharding = shardings[plan_sample_number(seed, &counter, 4)];
+        ranks.micro_batches = ranks.sum_groups * (1 + (uint32_t)plan_sample_number(seed, &counter, 2));
+    }
     return ranks;
 }
 
@@ -83,11 +92,43 @@ static void draw_groups(uint32_t groups, const struct ox_plan_model *model, uint
 
 /* The ranks among which what a pass leaves goes on, and their axis. */
 static uint32_t crossing(const struct ox_plan_ranks *ranks) {
-    return ranks->contexts > 1 ? ranks->contexts : ranks->tensors > 1 ? ranks->tensors : 1;
+    return ranks->contexts > 1 ? ranks->contexts : ranks->tensors > 1 ? ranks->tensors
+           : ranks->experts > 1 ? ranks->experts : 1;
 }
 
 static enum ox_axis axis_of(const struct ox_plan_ranks *ranks) {
-    return ranks->contexts > 1 ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR;
+    return ranks->contexts > 1 ? OX_AXIS_CONTEXT : ranks->experts > 1 ? OX_AXIS_EXPERT : OX_AXIS_TENSOR;
+}
+
+/* Gives a pass rounds: routes of all members, rows to their experts and back, and in backward an exchange behind. */
+static void round_pass(struct ox_plan_pass *pass, const struct ox_plan_ranks *ranks, uint64_t piece, bool backward,
+                       bool returns) {
+    const uint32_t members = ranks->experts;
+    struct ox_plan_rounds *const rounds = &pass->rounds;
+    uint64_t at = pass->scratch_bytes;
+    *rounds = (struct ox_plan_rounds){.routes_bytes = piece, .each = 1, .row_bytes = 64, .row_max = 3,
+                                      .plane_bytes = 64 * 5, .planes = backward ? 2 : 1,
+                                      .returned = !backward ? 1 : returns ? 2 : 0};
+    for (uint32_t i = 0; i < 2 * rounds->planes; i++, at += rounds->plane_bytes) {
+        (i % 2 == 0 ? rounds->own : rounds->other)[i / 2] = at;
+    }
+    rounds->routes = at;
+    pass->cuts[0] = (struct ox_plan_cut){.kind = OX_CUT_GATHER, .axis = OX_AXIS_EXPERT, .role = OX_USE_SCRATCH,
+                                         .source = at, .target = at, .bytes = piece * members, .share = 0.1};
+    at += piece * members;
+    pass->cut_count = 1;
+    for (uint32_t round = 1; round <= members - (rounds->returned == 0); round++) {
+        pass->cuts[pass->cut_count++] = (struct ox_plan_cut){
+            .kind = OX_CUT_ROUND, .axis = OX_AXIS_EXPERT, .role = OX_USE_SCRATCH, .round = (uint8_t)round,
+            .bytes = ox_plan_round_bytes(rounds, round, members), .share = 0.1 + 0.8 * round / members};
+    }
+    if (backward) {
+        pass->cuts[pass->cut_count++] = (struct ox_plan_cut){
+            .kind = OX_CUT_EXCHANGE, .axis = OX_AXIS_EXPERT, .role = OX_USE_SCRATCH, .source = at,
+            .target = at + piece * members, .bytes = piece * members, .share = 0.95};
+        at += 2 * piece * members;
+    }
+    pass->scratch_bytes = at;
 }
 
 /* Gives a pass cuts whose pieces lie one behind the other, at the end of its scratch or of what is kept. */
@@ -114,7 +155,13 @@ static void cut_stages(struct plan_sample *s, const struct ox_plan_ranks *ranks,
         struct ox_plan_stage *const stage = &s->model.stages[i];
         const uint64_t piece = 64 * (1 + plan_sample_number(seed, &counter, 200));
         const uint32_t count = (uint32_t)plan_sample_number(seed, &counter, 4);
-        if (stage->kind == OX_PLAN_BLOCK) {
+        if (stage->kind == OX_PLAN_BLOCK && ranks->experts > 1 && count > 0) {
+            stage->kept_bytes = 0; /* as experts, which keep nothing */
+            round_pass(&stage->forward, ranks, piece, false, true);
+            round_pass(&stage->backward, ranks, piece, true, count > 1);
+        } else if (ranks->experts > 1) {
+            continue;
+        } else if (stage->kind == OX_PLAN_BLOCK) {
             const uint64_t kept = stage->kept_bytes >= piece * crossing(ranks) ? stage->kept_bytes : 0;
             cut_pass(&stage->forward, count, ranks, piece, 0);
             cut_pass(&stage->forward_kept, count, ranks, piece, kept);
@@ -160,14 +207,19 @@ static bool is_done(const struct plan_sample *s, const struct ox_plan *plan, uin
            (!backward || (plan->kind == OX_PLAN_TRAIN && stage_idx >= ox_plan_first_back(&s->in.model)));
 }
 
-static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *plan) {
+/* Bytes of what crosses: with `rounds` of rows to experts, of which they are the most. */
+static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *plan, bool rounds) {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
         for (int kind = 0; kind < OX_PLAN_PASS_COUNT; kind++) {
             const struct ox_plan_pass *const pass =
                 ox_plan_stage_pass(&s->in.model.stages[i], (enum ox_plan_pass_kind)kind);
             for (uint32_t k = 0; k < pass->cut_count && is_done(s, plan, i, kind); k++) {
-                bytes += pass->cuts[k].bytes / crossing(&s->in.ranks) * (crossing(&s->in.ranks) - 1);
+                const bool of_round = pass->cuts[k].kind == OX_CUT_ROUND;
+                bytes += of_round != rounds ? 0
+                         : of_round         ? pass->cuts[k].bytes
+                                            : pass->cuts[k].bytes / crossing(&s->in.ranks) *
+                                                  (crossing(&s->in.ranks) - 1);
             }
         }
     }
@@ -188,11 +240,14 @@ static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan
     totals->plans++;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         totals->rows += plan->tasks[i].move == OX_MOVE_ROWS;
+        totals->rounds += plan->tasks[i].move == OX_MOVE_ROWS && plan->tasks[i].slot > 0;
         totals->of_tensors += plan->tasks[i].move == OX_MOVE_ROWS && plan->tasks[i].axis == OX_AXIS_TENSOR;
         totals->joins += plan->tasks[i].kind == OX_TASK_GRAD_FOLD && plan->tasks[i].last;
     }
-    CHECK(plan->traffic[OX_LINK_PEER_IN][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan));
-    CHECK(plan->traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan));
+    for (int link = OX_LINK_PEER_IN; link <= OX_LINK_PEER_OUT; link++) {
+        CHECK(plan->traffic[link][OX_TRAFFIC_ACTIVATIONS] == expected_in(s, plan, false));
+        CHECK(plan->traffic[link][OX_TRAFFIC_TOKENS] == expected_in(s, plan, true));
+    }
     if (seed % 3 == 0) {
         plan_faults_deps(s, plan, seed, &totals->deps);
         plan_faults_effects(s, plan, seed, &totals->faults);
@@ -228,6 +283,24 @@ static void refuse_half(struct box *box, struct ox_plan_ranks *ranks, struct tot
     *ranks = kept;
 }
 
+/* One rank knows of other experts, or of fewer ranks that divide them, or sums what has no tree of its own. */
+static void refuse_experts(struct box *box, uint32_t idx, struct totals *totals) {
+    struct ox_plan_ranks *const ranks = &box->inputs[idx].ranks;
+    const struct ox_plan_ranks kept = *ranks;
+    uint32_t others[PLAN_SAMPLE_UNITS_MAX];
+    memcpy(others, ranks->expert_of, box->inputs[0].model.unit_count * sizeof *others);
+    others[0] = others[0] == 0 ? 1 : 0;
+    ranks->expert_of = others;
+    refuse_box(box, "another owner of experts", totals);
+    *ranks = kept;
+    ranks->experts = 1;
+    refuse_box(box, "another number of ranks that divide experts", totals);
+    *ranks = kept;
+    ranks->sum_groups *= 3;
+    refuse_box(box, "sums that are no nodes of the tree", totals);
+    *ranks = kept;
+}
+
 /* Plants faults in how ranks divide rows, and in the order in which one of them meets the others. */
 static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 4000;
@@ -251,6 +324,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
         refuse_half(box, ranks, totals);
         *ranks = kept_ranks;
     }
+    if (ranks->experts > 1) {
+        refuse_experts(box, idx, totals);
+    }
     if (crossing(ranks) == 1) {
         return;
     }
@@ -270,8 +346,14 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
         task->mb_idx++;
         refuse_box(box, "rows of another micro-batch", totals);
         *task = kept;
+        if (kept.move == OX_MOVE_ROWS && ranks->experts > 1) {
+            task->slot++;
+            refuse_box(box, "rows of another round", totals);
+            *task = kept;
+        }
         /* what other ranks do with this one along another axis may come before or behind it */
-        const bool same_ranks = before != OX_NONE && (ranks->contexts > 1 || plan->tasks[before].axis == kept.axis);
+        const bool of_same = ranks->contexts > 1 || (before != OX_NONE && plan->tasks[before].axis == kept.axis);
+        const bool same_ranks = before != OX_NONE && of_same;
         if (same_ranks && kept.move == OX_MOVE_ROWS) {
             *task = plan->tasks[before];
             plan->tasks[before] = kept;
@@ -302,10 +384,12 @@ static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *to
     const struct ox_shard_table whole = s->table;
     struct ox_plan_ranks ranks = draw_ranks(seed);
     struct box box = {.count = ranks.count};
-    uint32_t group_of[PLAN_SAMPLE_UNITS_MAX];
+    uint32_t group_of[PLAN_SAMPLE_UNITS_MAX], expert_of[PLAN_SAMPLE_UNITS_MAX];
     CHECK(s->in.model.unit_count <= PLAN_SAMPLE_UNITS_MAX);
     draw_groups(ranks.tensor_groups, &s->in.model, seed, group_of);
     ranks.group_of = group_of;
+    draw_groups(ranks.experts, &s->in.model, seed + 1, expert_of);
+    ranks.expert_of = expert_of;
     cut_stages(s, &ranks, seed);
     for (uint32_t idx = 0; idx < ranks.count; idx++) {
         become_rank(s, &whole, ranks, idx);
@@ -339,7 +423,7 @@ int main(void) {
            (unsigned long long)totals.plans, (unsigned long long)totals.rows, (unsigned long long)totals.joins,
            (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
            (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
-    CHECK(totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
+    CHECK(totals.rounds > 0 && totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
     CHECK(totals.faults.made > 0 && totals.deps > 0);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
     return test_end();
