@@ -16,6 +16,7 @@
 #include "tests/kit/test.h"
 
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -81,6 +82,8 @@ static struct run draw_run(unsigned processes_max) {
         {"--tensor-groups 2", "untied"},
         {"--experts-per-unit 4", "deepseek"},
         {"--dtype bf16 --moments q8 --experts-per-unit 8", "deepseek"},
+        {"--experts-per-unit 1", "mixtral"},
+        {"--dtype bf16 --idle-experts skip --experts-per-unit 2", "mixtral"},
         {"--optimizer muon --experts-per-unit all", "deepseek"}};
     const unsigned nth = draw(sizeof numbers / sizeof *numbers);
     static const unsigned groups[] = {1, 2, 4, 4, 8}, group_count = sizeof groups / sizeof *groups;
@@ -99,11 +102,22 @@ static struct run draw_run(unsigned processes_max) {
 /* What a part of a run is divided among, and what stores on drives are. */
 struct layout {
     unsigned processes, ranks;
+    bool experts; /* ranks divide them */
 };
+
+/* Whether so many ranks can divide the experts of the run's model: each has units of them, and as many sums. */
+static bool can_divide(const struct run *run, unsigned ranks) {
+    const char *const words = strstr(run->numbers, "--experts-per-unit ");
+    const unsigned each = words != NULL ? (unsigned)atoi(words + strlen("--experts-per-unit ")) : 0;
+    const unsigned units = each > 0 ? (strstr(run->model, "mixtral") != NULL ? 8 : 16) / each : 0;
+    return ranks > 1 && units > 0 && units % ranks == 0 && run->sum_groups % ranks == 0;
+}
 
 static struct layout draw_layout(const struct run *run) {
     const unsigned processes = one_in(3) ? 1 : run->processes_max;
-    return (struct layout){processes, processes * (1 + draw(run->sum_groups / processes))};
+    struct layout layout = {.processes = processes, .ranks = processes * (1 + draw(run->sum_groups / processes))};
+    layout.experts = processes == 1 && can_divide(run, layout.ranks) && one_in(2); /* whose store has all of them */
+    return layout;
 }
 
 /* Whether a part can take the stores that another has left. */
@@ -186,6 +200,12 @@ static void draw_sharding(const struct run *run, const struct layout *layout) {
     static const char *const shardings[] = {"auto", "full_shard", "shard_grad_op", "zero2", "zero1", "shared"};
     const unsigned ranks = layout->ranks, count = sizeof shardings / sizeof *shardings - (layout->processes > 1);
     sys_args_word(&args, "--ranks=%u", ranks);
+    if (layout->experts) { /* which as many divide as all else */
+        sys_args_word(&args, "--expert-parallel-size=%u", ranks);
+        sys_args_word(&args, "--sharding=%s", shardings[draw(5)]);
+        sys_args_word(&args, "--tiles=%u", draw(2));
+        return;
+    }
     sys_args_word(&args, "--sharding=%s", run->drives == 0 && one_in(7) ? "no_shard" : shardings[draw(count)]);
     sys_args_word(&args, "--tiles=%u", draw(ranks > 4 ? 2 : 3)); /* a rank has one micro-batch, or at least two */
 }
@@ -493,9 +513,9 @@ static bool take_refusal(const struct run *run, const struct part *part, struct 
         complain("refused", known);
     }
     if (ranks > 0) {
-        known->stores = (struct layout){own.processes, ranks};
+        known->stores = (struct layout){.processes = own.processes, .ranks = ranks};
     } else if (processes != known->stores.processes) {
-        known->stores = (struct layout){processes, processes};
+        known->stores = (struct layout){.processes = processes, .ranks = processes};
     }
     return true;
 }
