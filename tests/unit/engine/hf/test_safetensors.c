@@ -228,6 +228,34 @@ static void test_round_trip(void) {
     CHECK(remove(path) == 0);
 }
 
+/* Sizes are counted without writing the header, whose pages end at the same character: names with all kinds of
+ * characters, shapes and offsets of many digits. */
+static void test_sizes(void) {
+    enum { FEWEST = 3700, MOST = 4000 };
+    char name[MOST + 1];
+    struct ox_st_spec specs[] = {
+        {.name = name, .dtype = OX_DTYPE_F32, .rank = 1, .shape = {1024}},
+        {.name = "a \"quoted\" \\ name\twith \xc3\xa9 and /", .dtype = OX_DTYPE_BF16, .rank = 3, .shape = {1, 10, 999}},
+        {.name = "scalar", .dtype = OX_DTYPE_F16, .rank = 0},
+    };
+    uint64_t last = 0;
+    uint32_t steps = 0, wrong = 0;
+    for (int length = FEWEST; length <= MOST; length++) {
+        memset(name, 'n', (size_t)length);
+        name[length] = '\0';
+        struct ox_st_writer *writer = NULL;
+        struct stat info = {.st_size = 0};
+        REQUIRE_OK(ox_st_create(path, specs, 3, &writer));
+        CHECK(stat(path, &info) == 0);
+        const uint64_t bytes = ox_st_file_bytes(specs, 3);
+        wrong += bytes != (uint64_t)info.st_size;
+        steps += last > 0 && bytes > last;
+        last = bytes;
+        ox_st_discard(&writer);
+    }
+    CHECK(wrong == 0 && steps == 1);
+}
+
 static void test_refused_writes(void) {
     struct ox_st_writer *writer = NULL;
     const struct ox_st_spec huge = {
@@ -278,6 +306,7 @@ int main(void) {
     test_many();
     test_legal();
     test_round_trip();
+    test_sizes();
     test_refused_writes();
     test_changed();
     return test_end();
