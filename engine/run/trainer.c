@@ -226,6 +226,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                     .kept_units = ox_trainer_kept_stages(config, model),
                     .may_stay = strcmp(config->memory.persist_steps, "1") != 0,
                     .persist_steps = strtoull(config->memory.persist_steps, NULL, 10),
+                    .steps = config->train.max_steps,
                     .device_units = (uint32_t)config->place.device_state_units,
                     .device_first = config->place.device_state_first},
         .chunk_elems = config->place.chunk_elems,

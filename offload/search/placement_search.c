@@ -18,6 +18,10 @@
 /* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
  * choice after the other. */
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
+/* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which a
+ * task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
+static const uint64_t EFFORT_LEAST = 60000;
+static const double EFFORT_SHARE = 0.02, EFFORT_SECONDS = 6e-8;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
 static const uint64_t EFFORT_ALL_TRIED = 300000;
@@ -197,7 +201,8 @@ static void try_all(struct ox_search *s, enum ox_choice changed, const struct ox
 
 static void change_one(struct ox_search *s, enum ox_choice choice, const struct ox_candidate *from,
                        struct ox_tried *at) {
-    struct ox_choices choices = {.count = 0};
+    struct ox_choices choices;
+    choices.count = 0; /* to clear all of them takes as long as to look one candidate up */
     ox_choice_fns[choice](s, *from, &choices);
     try_all(s, choice, &choices, at);
 }
@@ -625,6 +630,13 @@ static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
 
 /* ---- all of it ----------------------------------------------------------------------------------- */
 
+/* The largest effort, once a plan that fits tells about how long the run takes. */
+static uint64_t effort_worth(const struct ox_search *s) {
+    const double seconds = s->best.seconds * (double)s->request->steps;
+    const double worth = (double)EFFORT_LEAST + EFFORT_SHARE * seconds / EFFORT_SECONDS;
+    return s->request->steps == 0 || worth >= (double)EFFORT_MAX ? EFFORT_MAX : (uint64_t)worth;
+}
+
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
     s->effort_max = EFFORT_MAX;
@@ -632,6 +644,7 @@ void ox_search_run(struct ox_search *s) {
     if (!s->best.fits) {
         return;
     }
+    s->effort_max = effort_worth(s);
     /* Up from the best start first: what it reaches bounds how far the others need to be followed. */
     climb_best(s);
     climb_tiers(s, of_tiers);

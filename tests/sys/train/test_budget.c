@@ -70,6 +70,9 @@ static uint64_t planned_bytes(const struct budget_case *c) {
     sys_args_add(&args, "--format json");
     add_words(&args, c);
     sys_args_add(&args, training);
+    if (c->more != NULL) { /* how long the run is decides how long is searched */
+        sys_args_add(&args, c->more);
+    }
     sys_run_well(&args, &process);
     json_error_t error;
     json_t *const plan = json_loads(process.outcome.out, JSON_REJECT_DUPLICATES, &error);

@@ -1,7 +1,7 @@
 /* The planner's choice against random plans of the same model, budget and machine, all simulated: none is more than
  * 3 % faster. Some are what the planner makes of a random request, some are drawn without it, and some come from the
- * choice by random changes. With numbers as arguments the test takes so many models, so many plans of each sort for
- * each, and the first model. */
+ * choice by random changes. A run of one step, whose search ends early, finds a plan too. With numbers as arguments the
+ * test takes so many models, so many plans of each sort for each, and the first model. */
 #include "base/bytes.h"
 #include "tests/kit/plan/plan_choice.h"
 #include "tests/kit/plan/plan_sample.h"
@@ -16,6 +16,7 @@ enum { UNITS_MAX = PLAN_SAMPLE_UNITS_MAX, SAMPLES = 16, PLACEMENTS = 12, RUN_AHE
        SAMPLES_OF_PARTS = 3 };
 enum { QUICK = 6 }; /* so many fewer models in `make test` */
 #define LIMIT 1.03
+#define SHORT_LIMIT 1.3
 
 /* Blocks of one size between two larger units, as most models have them, and work that follows from their size; or
  * units that differ in activations, scratch and work as well. */
@@ -112,6 +113,8 @@ struct lost {
 };
 static const char *const sort_names[] = {"request", "plan", "changes"};
 
+static double slowest_short; /* how many times as slow a short run's choice is */
+
 /* Returns the choice's seconds over those of the random plan; 0 where the random plan does not fit. */
 static double compare(struct plan_sample *s, struct random_plan *random, const struct lost *at, double chosen) {
     const uint64_t seed = at->seed * 1000003 + at->number;
@@ -133,6 +136,16 @@ static double compare(struct plan_sample *s, struct random_plan *random, const s
     return seconds > 0 ? chosen / seconds : 0;
 }
 
+/* A short run's search ends early: it finds a plan wherever one fits, and one that is not much slower. Returns how much
+ * slower it is. */
+static double short_run(struct plan_sample *s, double chosen) {
+    struct ox_placement_request request = plan_choice_automatic;
+    request.steps = 1;
+    const double seconds = plan_seconds(s, &request);
+    CHECK((seconds > 0) == (chosen > 0) && seconds <= SHORT_LIMIT * chosen);
+    return seconds > 0 ? seconds / chosen : 1;
+}
+
 /* Returns the largest ratio of all comparisons; 0 where nothing fits. It makes the comparison `at`, or without one
  * `count` of each sort. */
 static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
@@ -143,6 +156,7 @@ static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
     random_plan_open(&s.in, &s.table, &setup, &random);
     const double chosen = plan_seconds(&s, &plan_choice_automatic);
     double worst = at == NULL || chosen == 0 ? 0 : compare(&s, &random, at, chosen);
+    slowest_short = fmax(slowest_short, short_run(&s, chosen));
     for (uint32_t i = 0; i < 2 * count && chosen > 0; i++) {
         const struct lost one = {seed, i % 2 == 0 ? WISH : PLAN, i / 2};
         worst = fmax(worst, compare(&s, &random, &one, chosen));
@@ -189,5 +203,6 @@ int main(int argc, char **argv) {
            fit, (unsigned long long)samples,
            6 * placements, counts[0], counts[1], counts[2], worst, parts_fit);
     CHECK(fit > samples / 2 && parts_fit > parts);
+    CHECK(argc > 1 || slowest_short > 1); /* else no search ended early */
     return test_end();
 }
