@@ -18,8 +18,8 @@
 /* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
  * choice after the other. */
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
-/* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which a
- * task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
+/* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
+ * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
 static const uint64_t EFFORT_LEAST = 60000;
 static const double EFFORT_SHARE = 0.02, EFFORT_SECONDS = 6e-8;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
