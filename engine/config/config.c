@@ -127,7 +127,7 @@ static enum ox_status set_text(char *out, const struct ox_option *option, const 
         text = value < 0 ? text : value == 1 ? "on" : "off";
     }
     const char *const answer = option->choices == NULL ? ox_foreign_answer(option->name, text, option->commands) : NULL;
-    if (answer != NULL) {
+    if (answer != NULL && access(text, F_OK) != 0) { /* what is there is meant, whatever its name */
         return ox_fail(OX_E_CONFIG, "%s: '%s': %s", where, text, answer);
     }
     const bool is_prose = option->type == OX_OPT_PROSE; /* any UTF-8, with line ends */

@@ -27,6 +27,8 @@ struct arguments {
     char unknown_text[OX_ERROR_TEXT_BYTES]; /* what was said of the last of these */
 };
 
+static const char record_name[] = "config.resolved.yaml"; /* in a run's folder, its options */
+
 /* Other names than ours that options were given by, by index in the option table; "": none. */
 static char typed_names[OPTIONS_MAX][FLAG_BYTES];
 
@@ -364,16 +366,39 @@ static void list_missing(const struct arguments *a, char *text, size_t bytes) {
     }
 }
 
-/* The flag that a stray path may belong to, by what is there; "" if none is known to be missing. */
-static const char *flag_of_path(struct arguments *a, const char *path) {
-    const bool is_model = ox_folder_has(path, "config.json") || ox_folder_has(path, "adapter_config.json");
-    const char *const name = is_model ? "model" : ox_path_exists(path) ? "data" : "";
-    const struct ox_option *const option = ox_option_find_in(name, a->command->mask);
-    if (option == NULL || a->seen[index_of(option)]) {
-        return "";
+/* What a stray argument may be the value of, by what is there; "" if none is known to be missing. A run's folder is its
+ * configuration, which is in no table. */
+static const char *flag_of(struct arguments *a, const char *argument) {
+    const bool is_run = ox_folder_has(argument, record_name);
+    const bool is_adapter = ox_folder_has(argument, "adapter_config.json");
+    const char *const names[] = {is_adapter || ox_folder_has(argument, "config.json") ? "model" : "",
+                                 is_adapter || is_run ? "adapter" : "",
+                                 ox_path_exists(argument) ? "data" : "prompt"};
+    if (is_run && (a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) != 0) {
+        return "config";
     }
-    a->seen[index_of(option)] = true; /* so that it is not told to be missing */
-    return option->name;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct ox_option *const option = ox_option_find_in(names[i], a->command->mask);
+        if (option != NULL && !a->seen[index_of(option)]) {
+            a->seen[index_of(option)] = true; /* so that it is not told to be missing */
+            return option->name;
+        }
+    }
+    return "";
+}
+
+/* Says which flag a stray argument wants. */
+static enum ox_status fail_meant(struct arguments *a, const char *argument, const char *flag, bool after_another) {
+    const char *const remark = after_another ? "is one too many" : "has no flag before it";
+    char missing[256];
+    list_missing(a, missing, sizeof missing);
+    if (strcmp(flag, "config") == 0) {
+        return ox_fail(OX_E_CONFIG, "'%s' %s; to go on with that run, write --config %s/%s --resume latest", argument,
+                       remark, argument, record_name);
+    }
+    const bool is_text = strcmp(flag, "prompt") == 0;
+    return ox_fail(OX_E_CONFIG, "'%s' %s; write --%s %s%s%s%s%s", argument, remark, flag, is_text ? "'" : "", argument,
+                   is_text ? "'" : "", missing[0] != '\0' ? "; still missing: " : "", missing);
 }
 
 /* Fails for an argument that no flag takes, with what may have been meant. */
@@ -383,7 +408,6 @@ static enum ox_status fail_stray(struct arguments *a, const char *argument) {
     uint64_t bytes = 0;
     char missing[256], name[FLAG_BYTES];
     snprintf(name, sizeof name, "%.*s", (int)(equals != NULL ? equals - argument : 0), argument);
-    const char *const meant = flag_of_path(a, argument);
     list_missing(a, missing, sizeof missing);
     if (argument[0] == '\0') {
         return ox_fail(OX_E_CONFIG, "there is an empty argument, as of a variable of the shell that is not set; remove "
@@ -410,12 +434,16 @@ static enum ox_status fail_stray(struct arguments *a, const char *argument) {
     if (equals != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is unexpected; options are written as --NAME VALUE", argument);
     }
+    if (a->command->positional[0] != NULL && strcmp(a->command->positional[0], "adapter") == 0) {
+        return ox_fail(OX_E_CONFIG, "'%s' is one too many; `offload %s ADAPTER --model DIR` names both", argument,
+                       command);
+    }
+    const char *const meant = flag_of(a, argument);
+    if (meant[0] != '\0') {
+        return fail_meant(a, argument, meant, a->command->positional[0] != NULL);
+    }
     if (a->command->positional[0] != NULL) {
         return ox_fail(OX_E_CONFIG, "'%s' is one too many; `offload %s` takes one at a time", argument, command);
-    }
-    if (meant[0] != '\0') {
-        return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; write --%s %s%s%s", argument, meant, argument,
-                       missing[0] != '\0' ? "; still missing: " : "", missing);
     }
     if (missing[0] != '\0') {
         return ox_fail(OX_E_CONFIG, "'%s' has no flag before it; still missing: %s", argument, missing);
@@ -493,6 +521,10 @@ static enum ox_status load_config_file(struct arguments *a) {
                 return ox_fail(OX_E_CONFIG, "--config has no value; give a YAML file after it");
             }
         }
+    }
+    if (path != NULL && ox_folder_has(path, record_name)) {
+        return ox_fail(OX_E_CONFIG, "--config %s: is the folder of a run; give --config %s/%s", path, path,
+                       record_name);
     }
     return path != NULL ? ox_config_load_yaml(a->config, path, a->command->mask) : OX_OK;
 }

@@ -141,6 +141,9 @@ static enum ox_status read_metrics(struct progress *s) {
     if (status != OX_OK) {
         return status;
     }
+    if (!ox_path_exists(s->folder)) {
+        return ox_fail(OX_E_CONFIG, "%s: does not exist; name the folder of a run", s->folder);
+    }
     if (!ox_path_is_file(path)) {
         return ox_fail(OX_E_CONFIG, "%s: holds no metrics.jsonl; name the folder of a run, as `offload train --output "
                        "DIR` has it", s->folder);

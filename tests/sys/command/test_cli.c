@@ -161,7 +161,7 @@ static void test_foreign_words(void) {
         {"generate -model m", "'-model' has one dash; write --model"},
         {"generate --model =m", "--model: '=m' has a blank before its '='; write --model=VALUE or --model VALUE"},
         {"generate model=m", "'model=m' has no dashes; write --model=m"},
-        {"generate m hello", "'hello' is one too many; `offload generate` takes one at a time"},
+        {"generate m hello", "'hello' is one too many; write --prompt 'hello'"},
         {"generate m --model n", "--model is given twice; give it once"},
         {"eval m", "--data is missing"},
         {"eval run.yaml", "'run.yaml' has no flag before it; write --config run.yaml"},
