@@ -74,7 +74,9 @@ static enum ox_status check_paths(const struct ox_config *c, unsigned command) {
     const bool is_told = command == OX_CMD_TOKENIZE && c->files.tokenizer[0] != '\0';
     if (c->files.model[0] == '\0' && (command & needs_model) != 0 && !is_told) {
         const bool by_place = (command & (eval | OX_CMD_EXPORT | OX_CMD_INSPECT | OX_CMD_GENERATE)) != 0;
-        return fail_missing(c, by_place ? "PATH" : "--model", "give a folder of Hugging Face files");
+        return fail_missing(c, by_place ? "PATH" : "--model",
+                            command == OX_CMD_TOKENIZE ? "give a folder of Hugging Face files, or --tokenizer"
+                                                       : "give a folder of Hugging Face files");
     }
     if (c->files.data_count == 0 && (command & (train | eval)) != 0) {
         return fail_missing(c, "--data", "give a text or token file, or a folder of them");

@@ -86,9 +86,11 @@ enum ox_status ox_hf_check_path(const char *flag, const char *path) {
                        "name of a shape: %s", path, wanted, ox_shape_names(names));
     }
     const char *const slash = strchr(name, '/'), *const own = slash != NULL ? slash + 1 : name;
+    const struct ox_known_shape *const same = is_model && slash != NULL ? ox_shape_find(own) : NULL;
     return ox_fail(OX_E_CONFIG, "%s %s: there is no such file or folder; give %s; if that is a name on the Hugging "
-                   "Face hub, download it first: hf download %s --local-dir %s, then %s %s", flag, path, wanted, name,
-                   own, flag, own);
+                   "Face hub, download it first: hf download %s --local-dir %s, then %s %s%s%s%s", flag, path, wanted,
+                   name, own, flag, own, same != NULL ? "; `offload plan --model " : "", same != NULL ? same->name : "",
+                   same != NULL ? "` needs no files" : "");
 }
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */

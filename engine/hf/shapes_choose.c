@@ -3,6 +3,8 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/name/name.h"
+#include "engine/family/families.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -352,6 +354,12 @@ enum ox_status ox_shape_choose(const struct ox_shape_request *request, struct ox
     if (known != NULL && strcmp(known->family, request->family) != 0) {
         return ox_fail(OX_E_CONFIG, "--like %s: is a shape of its own size; leave --params out, or give --like %s",
                        request->family, known->family);
+    }
+    char families[OX_FAMILY_NAMES_BYTES], near[OX_NAME_BYTES];
+    ox_family_names(families);
+    if (known == NULL && ox_name_nearest(families, ", ", request->family, near) &&
+        strcmp(near, request->family) != 0) {
+        return ox_fail(OX_E_CONFIG, "--like %s: is no family; did you mean %s?", request->family, near);
     }
     *out = (struct ox_model_config){.vocab = request->vocab, .contexts = request->contexts,
                                     .tied = is_gpt2(request) || (double)request->param_count < params_many};

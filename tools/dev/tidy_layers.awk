@@ -36,7 +36,7 @@ BEGIN {
     room("engine/model", "base base/hash base/prng kernels offload/plan engine/family")
     room("engine/vocab", "base base/hash engine/text")
     room("engine/data", "base base/hash base/prng engine/text")
-    room("engine/hf", "base base/name base/hash engine/config engine/model")
+    room("engine/hf", "base base/name base/hash engine/config engine/family engine/model")
     # A step, from the lowest room: the rooms that run it, then engine/step, which holds them as one.
     room("engine/step/stream", "base cpu_optim nvme")
     room("engine/step/rank", "base nvme kernels/comm offload/plan offload/trace engine/model engine/step/engine.h" \

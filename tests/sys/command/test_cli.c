@@ -210,6 +210,8 @@ static void test_meant(void) {
          "there is no such file or folder; did you mean README.md?"},
         {"generate --model tests/goldn/qwen3 --prompt a", "did you mean tests/golden/qwen3?"},
         {"plan --model llama-9b", "or to `offload plan` the name of a shape: gpt2, gpt2-medium"},
+        {"plan --model Qwen/Qwen3-4B", "then --model Qwen3-4B; `offload plan --model qwen3-4b` needs no files"},
+        {"tokenize --data README.md", "--model is missing; give a folder of Hugging Face files, or --tokenizer"},
         {"init --like llama-9b --output o", "llama-2-7b, llama-2-13b"},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -119,6 +119,9 @@ static void test_refused(void) {
     request.family = "deepseek_v2"; /* whose own defaults are refused, before anything is chosen */
     CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "give mixtral") != NULL);
+    request.family = "qwen-3";
+    CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
+    CHECK(strstr(ox_error_text(), "did you mean qwen3?") != NULL);
     request.family = "mixtral-8x7b";
     CHECK(ox_shape_choose(&request, &config, reasons) == OX_E_CONFIG);
     CHECK(strstr(ox_error_text(), "leave --params out, or give --like mixtral") != NULL);
