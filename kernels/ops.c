@@ -18,6 +18,16 @@ static void check_head_norm_backward(const void *args) {
     OX_ASSERT((uint64_t)op->heads * op->head_dim <= op->row_stride);
 }
 
+static void check_embed_forward(const void *args) {
+    const struct ox_op_embed_forward *const op = args;
+    OX_ASSERT(op->column == 0 || op->pos_hi == NULL);
+}
+
+static void check_embed_backward(const void *args) {
+    const struct ox_op_embed_backward *const op = args;
+    OX_ASSERT(op->column == 0 || op->dpos == NULL);
+}
+
 static void check_rope(const void *args) {
     const struct ox_op_rope *const op = args;
     OX_ASSERT(op->rotary_dim % 2 == 0 && op->rotary_dim <= op->head_dim);
@@ -62,6 +72,7 @@ static void check_linear_backward(const void *args) {
 static void check_head(const void *args) {
     const struct ox_op_head *const op = args;
     const bool whole = op->part == OX_HEAD_WHOLE;
+    OX_ASSERT(op->low.r == 0 || (whole && op->low.in != NULL && op->low.weight != NULL));
     OX_ASSERT(op->real != OX_REAL_BF16 || op->weight_lo == NULL);
     OX_ASSERT(!whole || (op->smoothing == 0.0f && op->parts == NULL) || op->row_parts != NULL);
     OX_ASSERT(whole || (op->rows_of.sum != NULL && op->first + op->vocab <= op->vocab_whole));

@@ -129,7 +129,8 @@ OX_ON_DEVICE_TOO static inline bool ox_token_range_has(struct ox_token_range ran
 }
 
 /* out[r] = table[ids[r]] + (positions table)[positions[r]]. The tables are planes; lo may be NULL. Rows of other tokens
- * than those of `tokens` stay as they are. */
+ * than those of `tokens` stay as they are. A table may lie in columns: then a row's elements are `column` elements
+ * apart, and rows are neighbours; such a table has no positions. */
 struct ox_op_embed_forward {
     void *out;                        /* (rows, hidden) */
     const uint16_t *table_hi, *table_lo; /* (vocab, hidden), or those of `tokens` */
@@ -138,6 +139,7 @@ struct ox_op_embed_forward {
     const int32_t *positions;         /* (rows) */
     struct ox_token_range tokens;
     uint32_t rows, hidden;
+    uint32_t column; /* 0: a row's elements lie together */
     enum ox_real real;
 };
 
@@ -150,6 +152,7 @@ struct ox_op_embed_backward {
     const int32_t *ids, *positions;
     struct ox_token_range tokens;
     uint32_t rows, hidden;
+    uint32_t column; /* of dtable, as above */
     enum ox_real real;
 };
 
@@ -353,6 +356,9 @@ struct ox_op_attention_cached {
  *   (1 - e) (lse - x[target]) + e (lse - mean(x)) + z lse^2
  * (Szegedy et al., arXiv 1512.00567; Chowdhery et al., arXiv 2204.02311).
  *
+ * With low.r, W has a product of low rank beside it: low.scale * low.in * low.weight^T is added to the logits before
+ * they are scaled (Hu et al., arXiv 2106.09685), and low.din is set, low.dweight added to, as those of W. Not in parts.
+ *
  * A table that has a part of the vocabulary, `tokens`, does this in three operations. STATISTICS leaves those of its
  * logits; struct ox_op_head_merge makes of those of all parts the statistics of whole rows, and the losses; GRADIENTS
  * finds these and makes the gradients of its part, din in float32. */
@@ -362,6 +368,14 @@ enum ox_head_part { OX_HEAD_WHOLE, OX_HEAD_STATISTICS, OX_HEAD_GRADIENTS };
 struct ox_head_rows {
     double *sum, *total; /* (rows); total: or NULL */
     float *max, *target; /* (rows) */
+};
+struct ox_head_low {
+    const void *in;     /* (rows, r) */
+    const void *weight; /* (vocab, r), of the type of `in` */
+    void *din;          /* (rows, r) or NULL */
+    float *dweight;     /* (vocab, r) or NULL */
+    uint32_t r;         /* 0: none */
+    float scale;        /* 0: none */
 };
 struct ox_op_head {
     double *loss_sum; /* (1), added to, rows in ascending order */
@@ -373,6 +387,7 @@ struct ox_op_head {
     float *dweight;   /* (vocab, hidden) or NULL */
     const void *in;   /* (rows, hidden) */
     const uint16_t *weight_hi, *weight_lo; /* (vocab, hidden) planes; lo may be NULL, and must be with bfloat16 */
+    struct ox_head_low low;
     const int32_t *targets;                /* (rows) */
     float *logits; /* (rows, vocab) or NULL; for evaluation and tests only */
     void *scratch; /* ox_ops_head_scratch_bytes() */
@@ -548,8 +563,8 @@ enum ox_op_group {
     OP(device, bf16_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
     OP(device, block8_pack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                             \
     OP(device, block8_unpack, OX_OPS_OTHER, OX_OP_NO_REAL, NULL)                                           \
-    OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), NULL)                           \
-    OP(device, embed_backward, OX_OPS_OTHER, OX_OP_REAL(embed_backward), NULL)                         \
+    OP(device, embed_forward, OX_OPS_OTHER, OX_OP_REAL(embed_forward), check_embed_forward)            \
+    OP(device, embed_backward, OX_OPS_OTHER, OX_OP_REAL(embed_backward), check_embed_backward)         \
     OP(device, norm_forward, OX_OPS_NORM, OX_OP_REAL(norm_forward), NULL)                              \
     OP(device, norm_backward, OX_OPS_NORM, OX_OP_REAL(norm_backward), NULL)                            \
     OP(device, head_norm_forward, OX_OPS_NORM, OX_OP_REAL(head_norm_forward), check_head_norm_forward) \

@@ -57,7 +57,9 @@ enum ox_role {
     OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_BIAS,       /* (1, hidden): how much of it a token gets */
     OX_ROLE_FINAL_NORM, OX_ROLE_FINAL_NORM_BIAS,
     OX_ROLE_HEAD, /* (vocab, hidden); absent when tied: the head then uses OX_ROLE_EMBED */
-    /* Low-rank adapters of a block's matrices, in a unit of their own: A (r, in) and B (out, r) of each file tensor. */
+    /* Low-rank adapters, in a unit beside the stage's own: A (r, in) and B (out, r) of each file tensor. Of the
+     * embedding, whose inputs are tokens, A is (r, vocab) and B (hidden, r). */
+    OX_ROLE_HEAD_A, OX_ROLE_HEAD_B, OX_ROLE_EMBED_A, OX_ROLE_EMBED_B,
     OX_ROLE_QKV_A, OX_ROLE_QKV_B, OX_ROLE_Q_B_A, OX_ROLE_Q_B_B, OX_ROLE_KV_B_A, OX_ROLE_KV_B_B,
     OX_ROLE_OUT_A, OX_ROLE_OUT_B,
     OX_ROLE_GATE_UP_A, OX_ROLE_GATE_UP_B, OX_ROLE_DOWN_A, OX_ROLE_DOWN_B,
@@ -71,8 +73,10 @@ enum ox_role {
     OX_ROLE_COUNT
 };
 
-/* UNIFORM: within 1/sqrt of the last extent. */
-enum ox_init_kind { OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_ZERO, OX_INIT_ONE, OX_INIT_UNIFORM };
+/* UNIFORM: within 1/sqrt of the last extent. NORMAL_ONE: with a deviation of 1. */
+enum ox_init_kind {
+    OX_INIT_NORMAL, OX_INIT_NORMAL_RESIDUAL, OX_INIT_NORMAL_ONE, OX_INIT_ZERO, OX_INIT_ONE, OX_INIT_UNIFORM
+};
 
 /* How rotary frequencies are scaled to reach more positions than a model was first trained on, as in transformers'
  * modeling_rope_utils.py; rope.c has the formulas. */
@@ -146,6 +150,7 @@ struct ox_lora {
     char parameters[OX_LORA_TARGETS_BYTES]; /* of a mixture: names of parameters of all experts, or of a router */
     bool dora;    /* modules have magnitudes, and their adapters give directions (arXiv 2402.09353) */
     bool doubled; /* the experts' gate and up, which are one parameter, have twice r and twice alpha */
+    bool one_for_both; /* of an adapter's file: PEFT trains one for a tied table and its head (ensure_weight_tying) */
     enum ox_lora_bias bias;
     char modules_to_save[OX_LORA_TARGETS_BYTES]; /* names of modules that are trained whole, with commas between */
 };

@@ -1,6 +1,8 @@
 /* The generator: where its weights live, its memory, and one pass of tokens through the model. */
 #include "engine/generate/generate.h"
 
+#include "engine/generate/table_adapters.h"
+
 #include "base/arena.h"
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -30,6 +32,7 @@ struct memory {
     float *tile;                  /* (NLL_ROWS, TABLE_ROWS)                  */
     float *attention_scratch;
     void *work;
+    struct ox_table_adapters adapters;
 };
 
 /* Host memory for what comes from a GPU and goes there; the CPU works where it lies. */
@@ -155,6 +158,7 @@ static uint64_t carve_memory(const struct ox_generator *generator, void *base, s
     out->tile = take_floats(&carve, ox_min_u64(NLL_ROWS, config->chunk_rows) * ox_min_u64(TABLE_ROWS, model->vocab));
     out->attention_scratch = ox_bump_alloc(&carve, ox_ops_attention_cached_scratch_bytes(&compute, &attention));
     out->work = ox_bump_alloc(&carve, work_bytes(&shape));
+    ox_table_adapters_carve(&shape, &carve, &out->adapters);
     return carve.bytes;
 }
 
@@ -366,6 +370,14 @@ static enum ox_status load_planes(struct ox_generator *generator, uint32_t unit_
     return status;
 }
 
+static enum ox_status read_adapter(const void *context, uint32_t unit_idx, uint64_t first, uint64_t count, float *out) {
+    return read_range(context, (struct range){unit_idx, first, count}, out);
+}
+
+static enum ox_status copy_adapter(const void *context, void *target, const void *source, uint64_t bytes) {
+    return copy(context, target, source, bytes);
+}
+
 static enum ox_status load(struct ox_generator *generator) {
     const struct ox_model *const model = generator->model;
     enum ox_status status = OX_OK;
@@ -377,7 +389,9 @@ static enum ox_status load(struct ox_generator *generator) {
             status = load_planes(generator, i);
         }
     }
-    return status == OX_OK ? load_range(generator, norm_range(generator), generator->memory.norm) : status;
+    OX_THEN(status, load_range(generator, norm_range(generator), generator->memory.norm));
+    OX_THEN(status, ox_table_adapters_load(&generator->memory.adapters, read_adapter, copy_adapter, generator));
+    return status;
 }
 
 /* Returns weights for the operations queued next, until weights_done, from element `at` of a slot on. Files are read
@@ -457,7 +471,11 @@ static void embed(struct ox_generator *generator, const int32_t *ids, uint32_t r
         OX_RUN(run, add, .target = memory->x, .a = memory->x, .b = memory->learned, .count = (uint64_t)rows * hidden);
     }
     const struct ox_shape shape = shape_of(generator, rows);
-    struct ox_unit_job job = {.run = *run, .shape = &shape};
+    struct ox_unit_job job = ox_table_adapters_job(&memory->adapters, run, &shape, OX_EMBED_ADAPTER);
+    if (ox_embed_adapter_bytes(&shape) > 0) {
+        OX_THEN(job.run.status, copy(generator, memory->adapters.ids, ids, rows * sizeof *ids));
+        ox_embed_adapt(&job, memory->x);
+    }
     ox_embed_scale(&job, memory->x);
     run->status = job.run.status;
 }
@@ -495,13 +513,18 @@ static void final_norm(struct ox_generator *generator, uint32_t first, uint32_t 
 struct tile {
     const float *weights;
     uint32_t first, count; /* tokens */
+    const float *rows;     /* that the head reads, and what an adapter of its table has for them */
+    struct ox_head_low low;
 };
 
 static void tile_logits(struct ox_generator *generator, const struct tile *tile, const float *in, uint32_t rows,
                         float *out) {
     const struct ox_shape shape = shape_of(generator, rows);
     struct ox_unit_job job = {.run = generator->run, .shape = &shape};
-    ox_head_logits(&job, tile->weights, tile->count, in, out);
+    struct ox_head_low low = tile->low;
+    low.in = (const float *)low.in + (uint64_t)(in - tile->rows) / shape.model->config.hidden * low.r;
+    low.weight = (const float *)low.weight + (uint64_t)tile->first * low.r;
+    ox_head_logits(&job, tile->weights, low.r > 0 ? &low : NULL, tile->count, in, out);
     generator->run.status = job.run.status;
 }
 
@@ -560,6 +583,11 @@ static void run_head(struct ox_generator *generator, uint32_t rows, bool last, s
     const uint32_t skipped = judged->rows > 0 ? 0 : rows - 1;
     struct tile tile = {0};
     final_norm(generator, skipped, rows - skipped);
+    const struct ox_shape shape = shape_of(generator, rows - skipped);
+    struct ox_unit_job job = ox_table_adapters_job(&memory->adapters, &generator->run, &shape, OX_HEAD_ADAPTER);
+    tile.rows = memory->n + (size_t)skipped * model->hidden;
+    tile.low = ox_head_adapt(&job, tile.rows);
+    generator->run.status = job.run.status;
     for (; tile.first < model->vocab; tile.first += tile.count) {
         tile.count = (uint32_t)ox_min_u64(TABLE_ROWS, model->vocab - tile.first);
         tile.weights = weights_get(generator, (struct range){table.unit_idx,

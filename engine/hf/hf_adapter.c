@@ -146,19 +146,21 @@ static bool is_of_parameter(const struct ox_lora *lora, const char *module) {
 
 /* The modules whose A the file has, as names that end like them: "self_attn.q_proj". */
 static void collect_targets(const struct ox_st_file *file, struct ox_lora *lora) {
-    static const char end[] = ".lora_A.weight";
+    static const char *const ends[] = {".lora_A.weight", ".lora_embedding_A"};
+    static const char front[] = "base_model.model.";
     char *const targets = lora->targets;
     size_t used = 0;
     targets[0] = '\0';
-    for (uint32_t i = 0; i < ox_st_count(file); i++) {
+    for (uint32_t i = 0; i < 2 * ox_st_count(file); i++) {
         char name[256];
-        snprintf(name, sizeof name, "%s", ox_st_entry(file, i)->name);
-        const size_t length = strlen(name), tail = sizeof end - 1;
-        if (length <= tail || strcmp(name + length - tail, end) != 0) {
+        snprintf(name, sizeof name, "%s", ox_st_entry(file, i / 2)->name);
+        const size_t length = strlen(name), tail = strlen(ends[i % 2]);
+        if (length <= tail || strcmp(name + length - tail, ends[i % 2]) != 0) {
             continue;
         }
         name[length - tail] = '\0';
-        const char *part = ox_hf_last_parts(name);
+        const bool prefixed = strncmp(name, front, sizeof front - 1) == 0;
+        const char *part = ox_hf_last_parts(prefixed ? name + sizeof front - 1 : name);
         const size_t digits = strspn(part, "0123456789");
         part += digits > 0 && part[digits] == '.' ? digits + 1 : 0; /* a module of one expert: all have it */
         if (!is_of_parameter(lora, name) && !ox_hf_lists(targets, part) && used < OX_LORA_TARGETS_BYTES) {
@@ -206,6 +208,7 @@ enum ox_status ox_hf_adapter_config(const char *folder, const struct ox_st_file 
     OX_THEN(status, ox_json_get_bool(where, json, "use_rslora", false, &out->rslora));
     OX_THEN(status, ox_json_get_bool(where, json, "use_dora", false, &out->dora));
     OX_THEN(status, ox_json_get_double(where, json, "lora_dropout", false, &out->dropout));
+    OX_THEN(status, ox_json_get_bool(where, json, "ensure_weight_tying", false, &out->one_for_both));
     OX_THEN(status, ox_hf_read_saved(where, json, out));
     OX_THEN(status, ox_hf_read_names(where, json, "target_parameters", out->parameters));
     if (status == OX_OK && (r == 0 || r > OX_LORA_R_MAX)) {
@@ -373,9 +376,10 @@ static enum ox_status adapt(struct ox_hf_folder *folder, const struct ox_lora *a
     const struct ox_lora *const lora = &settled;
     OX_ASSERT(folder->adapter == NULL && folder->means == NULL && folder->model->config.lora.r == 0);
     enum ox_status status = ox_lora_settle(&folder->model->config, &settled);
+    settled.one_for_both &= ox_lora_unties(folder->model, lora);
+    OX_THEN(status, ox_lora_unties(folder->model, lora) ? ox_hf_untie(folder) : OX_OK);
     OX_THEN(status, ox_hf_check_targets(folder->model, lora));
     OX_THEN(status, ox_hf_check_saved(folder->model, lora->modules_to_save));
-    OX_THEN(status, ox_lora_unties(folder->model, lora->modules_to_save) ? ox_hf_untie(folder) : OX_OK);
     if (status != OX_OK) {
         return status;
     }
@@ -421,8 +425,10 @@ enum ox_status ox_hf_adapt(struct ox_hf_folder *folder, const struct ox_lora *lo
 static enum ox_status check_shape(const struct ox_hf_folder *folder, const struct ox_hf_place *place,
                                   const struct ox_tensor *tensor) {
     char expects[OX_PATH_BYTES];
-    const bool is_a = strstr(tensor->name, ".lora_A.") != NULL; /* [r, inputs]; B is [outputs, r] */
-    const bool is_b = strstr(tensor->name, ".lora_B.") != NULL; /* else a whole tensor that is saved beside them */
+    const bool of_table = tensor->role == OX_ROLE_EMBED_A || tensor->role == OX_ROLE_EMBED_B;
+    const bool is_a = of_table ? tensor->role == OX_ROLE_EMBED_A
+                               : strstr(tensor->name, ".lora_A.") != NULL; /* [r, inputs]; B is [outputs, r] */
+    const bool is_b = of_table ? !is_a : strstr(tensor->name, ".lora_B.") != NULL; /* else one that is trained whole */
     const uint32_t rank_at = is_a ? 0 : 1;
     const bool of_rank = !(is_a || is_b) || (place->entry->rank == 2 &&
                                              place->entry->shape[rank_at] == tensor->shape[rank_at]);
@@ -448,6 +454,7 @@ static enum ox_status place_adapters(struct ox_hf_folder *folder, const struct o
         char renamed[2 * OX_HF_NAME_BYTES];
         bool taken = false;
         OX_TRY(ox_hf_take_expert(folder, place.entry, &taken));
+        OX_TRY(taken ? OX_OK : ox_hf_take_table(folder, &place, &taken));
         if (taken) {
             continue;
         }

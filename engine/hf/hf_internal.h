@@ -96,6 +96,9 @@ OX_MUST enum ox_status ox_hf_take_expert(struct ox_hf_folder *folder, const stru
 bool ox_hf_has_experts(const struct ox_hf_adapter *adapter, const struct ox_model *model, uint32_t tensor_idx);
 OX_MUST enum ox_status ox_hf_read_experts(struct ox_hf_adapter *adapter, const struct ox_model *model,
                                           uint32_t tensor_idx, uint64_t first, uint64_t count, float *out);
+/* Takes a table that PEFT has saved beside its adapter, which must be the base's. */
+OX_MUST enum ox_status ox_hf_take_table(const struct ox_hf_folder *folder, const struct ox_hf_place *place,
+                                        bool *taken);
 /* Adds scale * B A to values of a matrix of the base, where it has an adapter. `stored`: what files have the base in,
  * to which PEFT rounds what it adds to a parameter. */
 OX_MUST enum ox_status ox_hf_adapter_add(const struct ox_hf_folder *folder, uint32_t tensor_idx, enum ox_dtype stored,

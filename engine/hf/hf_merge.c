@@ -55,6 +55,7 @@ static struct matrix matrix_of(const struct ox_model *model, const struct ox_ten
     const bool of_all = ox_role_is_of_expert(tensor->role);
     struct matrix m = {.in = a->shape[1], .out = b->shape[0], .experts = 1, .r = a->shape[0],
                        .out_in = tensor->role >= OX_ROLE_ROUTER || model->config.layout == OX_WEIGHT_OUT_IN};
+    m.out_in &= tensor->role != OX_ROLE_EMBED; /* its inputs are tokens, a row each */
     if (of_all) {
         m.experts = model->config.mixture.router.experts;
         m.r /= m.experts;
@@ -157,7 +158,7 @@ static enum ox_status find_factors(const struct ox_hf_folder *folder, uint32_t t
 /* ---- the sum ---- */
 
 /* PEFT multiplies B A in float32, scales it, and adds it to W; what W is stored in rounds the sum once. Of a parameter
- * it rounds both the product and the sum. */
+ * and of an embedding it rounds both the product and the sum. */
 enum ox_status ox_hf_adapter_add(const struct ox_hf_folder *folder, uint32_t tensor_idx, enum ox_dtype stored,
                                  uint64_t first, uint64_t count, float *inout) {
     struct ox_hf_adapter *const adapter = folder->adapter;
@@ -168,7 +169,8 @@ enum ox_status ox_hf_adapter_add(const struct ox_hf_folder *folder, uint32_t ten
         return OX_OK;
     }
     char name[OX_TENSOR_NAME_BYTES];
-    const bool is_parameter = ox_lora_parameter(&model->config, &model->tensors[tensor_idx], name);
+    const bool twice = ox_lora_parameter(&model->config, &model->tensors[tensor_idx], name) ||
+                       model->tensors[tensor_idx].role == OX_ROLE_EMBED;
     const struct matrix m = matrix_of(model, &model->tensors[tensor_idx], a, b);
     const float scale = ox_lora_scale(&model->config.lora, a->role);
     const uint32_t base_idx = a->base_idx;
@@ -176,7 +178,7 @@ enum ox_status ox_hf_adapter_add(const struct ox_hf_folder *folder, uint32_t ten
         OX_TRY(cache(adapter, base_idx, a, b));
         OX_TRY(find_factors(folder, tensor_idx, &m, scale));
     }
-    add_product(adapter, &m, scale, is_parameter ? stored : OX_DTYPE_F32, first, count, inout);
+    add_product(adapter, &m, scale, twice ? stored : OX_DTYPE_F32, first, count, inout);
     for (uint64_t i = 0; i < count && adapter->lengths != NULL; i++) {
         inout[i] *= (float)adapter->lengths[output_of(&m, first + i)];
     }

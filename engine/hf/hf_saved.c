@@ -2,9 +2,12 @@
 #include "engine/hf/hf_internal.h"
 
 #include "base/assert.h"
+#include "base/bytes.h"
 #include "base/json.h"
+#include "base/planes.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char prefix[] = "base_model.model.", base_layer[] = ".base_layer";
@@ -70,6 +73,58 @@ int64_t ox_hf_find_saved(const struct ox_model *model, const char *name) {
     return unwrapped >= 0 ? unwrapped : find_as(model, in_files, name);
 }
 
+/* ---- tables that PEFT saves beside their adapters ---- */
+
+enum { PIECE_ELEMS = 1 << 14 };
+
+/* Whether values are the same; where they are stored in different types, once both are rounded. */
+static bool alike(const float *a, const float *b, uint64_t count, bool rounds) {
+    bool same = rounds || memcmp(a, b, count * sizeof *a) == 0;
+    for (uint64_t i = 0; i < count && rounds && same; i++) {
+        same = ox_bf16_from_f32(a[i]) == ox_bf16_from_f32(b[i]);
+    }
+    return same;
+}
+
+/* Compares a table of the adapter's file with the model's, of which it may be a copy alone. */
+static enum ox_status compare_table(const struct ox_hf_folder *folder, const struct ox_hf_place *place,
+                                    uint32_t tensor_idx) {
+    const uint64_t count = ox_tensor_whole_count(&folder->model->tensors[tensor_idx]);
+    const bool rounds = place->entry->dtype != folder->places[tensor_idx].entry->dtype;
+    float *const values = malloc(2 * PIECE_ELEMS * sizeof *values);
+    bool same = place->entry->count == count;
+    enum ox_status status = values != NULL ? OX_OK : ox_hf_fail_memory(folder->path);
+    for (uint64_t first = 0, here; first < count && same && status == OX_OK; first += here) {
+        here = ox_min_u64(PIECE_ELEMS, count - first);
+        status = ox_st_read_f32(place->file, place->entry, first, here, values);
+        OX_THEN(status, ox_hf_read_base(folder, tensor_idx, first, here, values + PIECE_ELEMS));
+        same = status != OX_OK || alike(values, values + PIECE_ELEMS, here, rounds);
+    }
+    free(values);
+    return status != OX_OK || same
+               ? status
+               : ox_fail(OX_E_CONFIG, "%s: \"%s\" is another table than that of %s: the adapter was trained beside one "
+                         "that was changed, by added tokens or training; merge the adapter with PEFT "
+                         "(merge_and_unload)", ox_st_path(place->file), place->entry->name, folder->path);
+}
+
+enum ox_status ox_hf_take_table(const struct ox_hf_folder *folder, const struct ox_hf_place *place, bool *taken) {
+    static const char end[] = ".base_layer.weight";
+    const char *const name = place->entry->name;
+    const size_t length = strlen(name), tail = sizeof end - 1, before = sizeof prefix - 1;
+    char plain[OX_HF_NAME_BYTES];
+    *taken = false;
+    if (length <= before + tail || length >= sizeof plain || strncmp(name, prefix, before) != 0 ||
+        strcmp(name + length - tail, end) != 0) {
+        return OX_OK;
+    }
+    snprintf(plain, sizeof plain, "%.*s.weight", (int)(length - before - tail), name + before);
+    const int64_t idx = ox_model_find_tensor(folder->model, plain);
+    *taken = idx >= 0 && (folder->model->tensors[idx].role == OX_ROLE_EMBED ||
+                          folder->model->tensors[idx].role == OX_ROLE_HEAD);
+    return *taken && folder->places != NULL ? compare_table(folder, place, (uint32_t)idx) : OX_OK;
+}
+
 /* ---- modules ---- */
 
 enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modules) {
@@ -78,7 +133,7 @@ enum ox_status ox_hf_check_saved(const struct ox_model *model, const char *modul
     for (const char *at = modules; (entry = ox_lora_next_target(&at, &length)) != NULL;) {
         char one[OX_LORA_TARGETS_BYTES];
         snprintf(one, sizeof one, "%.*s", (int)length, entry);
-        bool found = ox_lora_unties(model, one);
+        bool found = false;
         for (uint32_t i = 0; i < model->adapter_first; i++) {
             const struct ox_tensor *const tensor = &model->tensors[i];
             const bool is = ox_lora_is_saved(&model->config, one, tensor->name);

@@ -38,27 +38,41 @@ bool ox_hf_lists(const char *names, const char *name) {
     return false;
 }
 
+/* A list of names, and the one of them that is nearest to what was wanted. */
+struct nearest {
+    const char *wanted;
+    char *text, *name;
+    unsigned distance;
+    size_t end;
+};
+
+static void consider(struct nearest *list, const char *name) {
+    const unsigned distance = ox_name_distance(list->wanted, name);
+    if (list->end < NAMES_BYTES) {
+        list->end += (size_t)snprintf(list->text + list->end, NAMES_BYTES - list->end, "%s%s",
+                                      list->end == 0 ? "" : ", ", name);
+    }
+    if (distance < list->distance) {
+        list->distance = distance;
+        snprintf(list->name, OX_TENSOR_NAME_BYTES, "%s", name);
+    }
+}
+
 /* Lists the last parts of the modules that can be adapted, and finds the nearest to a name. */
 static void list_modules(const struct ox_model *model, const char *wanted, char text[NAMES_BYTES],
                          char nearest[OX_TENSOR_NAME_BYTES]) {
-    unsigned best = UINT32_MAX;
-    size_t end = 0;
+    struct nearest list = {.wanted = wanted, .text = text, .name = nearest, .distance = UINT32_MAX};
     text[0] = nearest[0] = '\0';
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         char module[OX_TENSOR_NAME_BYTES];
         const bool is_parameter = ox_lora_parameter(&model->config, &model->tensors[i], module);
-        if (ox_adapter_role(model->tensors[i].role) == OX_ROLE_COUNT || is_parameter ||
-            !ox_lora_module(&model->config, &model->tensors[i], module) || ox_hf_lists(text, last_part(module))) {
-            continue;
+        if (ox_adapter_role(model->tensors[i].role) != OX_ROLE_COUNT && !is_parameter &&
+            ox_lora_module(&model->config, &model->tensors[i], module) && !ox_hf_lists(text, last_part(module))) {
+            consider(&list, last_part(module));
         }
-        const unsigned distance = ox_name_distance(wanted, last_part(module));
-        if (end < NAMES_BYTES) {
-            end += (size_t)snprintf(text + end, NAMES_BYTES - end, "%s%s", end == 0 ? "" : ", ", last_part(module));
-        }
-        if (distance < best) {
-            best = distance;
-            snprintf(nearest, OX_TENSOR_NAME_BYTES, "%s", last_part(module));
-        }
+    }
+    if (model->config.tied) { /* its head is the table */
+        consider(&list, "lm_head");
     }
 }
 
@@ -88,7 +102,7 @@ void ox_hf_say_uncovered(const struct ox_model *model) {
     if (left > 0) {
         ox_log(OX_LOG_WARN, "--lora-target-modules %s: adapts %" PRIu64 " module%s, and leaves %" PRIu64
                " tensors of the name as they are, such as %s: experts are adapted by --lora-target-parameters, "
-               "embeddings and heads are not", lora->targets, covered, ox_plural(covered), left, first->name);
+               "positions are not", lora->targets, covered, ox_plural(covered), left, first->name);
     }
 }
 
@@ -121,8 +135,8 @@ static enum ox_status refuse_target(const struct ox_model *model, const char *wa
     list_modules(model, wanted, listed, nearest);
     for (uint32_t i = 0; i < model->tensor_count; i++) {
         if (names_tensor(wanted, &model->tensors[i])) {
-            return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: adapters of embeddings and heads do not exist, and "
-                           "experts have theirs by --lora-target-parameters; of this model take some of %s", wanted,
+            return ox_fail(OX_E_CONFIG, "--lora-target-modules %s: positions have no adapters, and experts have "
+                           "theirs by --lora-target-parameters; of this model take some of %s", wanted,
                            listed);
         }
     }

@@ -40,6 +40,8 @@ static const enum ox_role adapted_roles[][2] = {
     {OX_ROLE_SHARED_GATE, OX_ROLE_SHARED_GATE_A},
     {OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_A},
     {OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_A},
+    {OX_ROLE_EMBED, OX_ROLE_EMBED_A},
+    {OX_ROLE_HEAD, OX_ROLE_HEAD_A},
 };
 
 static enum ox_role partner(enum ox_role role, int from) {
@@ -60,7 +62,8 @@ enum ox_role ox_adapted_role(enum ox_role a) {
 }
 
 enum ox_role ox_magnitude_role(enum ox_role a) {
-    return a <= OX_ROLE_SHARED_DOWN_A ? (enum ox_role)(OX_ROLE_QKV_M + (a - OX_ROLE_QKV_A) / 2) : OX_ROLE_COUNT;
+    const bool has = a >= OX_ROLE_QKV_A && a <= OX_ROLE_SHARED_DOWN_A;
+    return has ? (enum ox_role)(OX_ROLE_QKV_M + (a - OX_ROLE_QKV_A) / 2) : OX_ROLE_COUNT;
 }
 
 /* Whether a bias is that of a module with an adapter. */
@@ -106,16 +109,18 @@ enum part { PART_A, PART_B, PART_MAGNITUDE };
 /* The name of one in PEFT's files, without the front that all have. */
 static void name_of(const struct ox_model *model, const struct ox_tensor *base, enum part part, char out[NAME_BYTES]) {
     static const char *const ends[] = {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"};
+    static const char *const of_table[] = {".lora_embedding_A", ".lora_embedding_B"};
     char name[NAME_BYTES], module[NAME_BYTES];
     const bool is_parameter = ox_lora_parameter(&model->config, base, name);
     if (is_parameter) {
-        const char *const end = strrchr(name, '.'); /* behind the module, which has a second one or "weight" alone */
-        const bool twice = strcmp(end, ".gate_up_proj") == 0 && wraps_twice(model, &model->units[base->unit_idx]);
-        snprintf(module, sizeof module, "%.*s%s", (int)(end - name), name, twice ? ".base_layer" : "");
+        const char *const last = strrchr(name, '.'); /* behind the module, which has a second one or "weight" alone */
+        const bool twice = strcmp(last, ".gate_up_proj") == 0 && wraps_twice(model, &model->units[base->unit_idx]);
+        snprintf(module, sizeof module, "%.*s%s", (int)(last - name), name, twice ? ".base_layer" : "");
     } else {
         ox_lora_module(&model->config, base, module);
     }
-    const int bytes = snprintf(out, NAME_BYTES, "%s%s", module, ends[part]);
+    const char *const end = base->role == OX_ROLE_EMBED ? of_table[part] : ends[part];
+    const int bytes = snprintf(out, NAME_BYTES, "%s%s", module, end);
     OX_ASSERT(bytes > 0 && bytes < NAME_BYTES);
 }
 
@@ -134,12 +139,16 @@ static struct sizes sizes_of(const struct ox_model *model, const struct ox_tenso
     if (base->role == OX_ROLE_EXPERT_DOWN) {
         return (struct sizes){mixture->width, hidden, mixture->router.experts};
     }
+    if (base->role == OX_ROLE_EMBED) {
+        return (struct sizes){base->shape[0], base->shape[1], 1};
+    }
     return (struct sizes){base->shape[out_in ? 1 : 0], base->shape[out_in ? 0 : 1], 1};
 }
 
 /* Adds a part of a matrix's adapter, or of all experts'. */
 static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, enum part part) {
     static const enum ox_init_kind inits[] = {OX_INIT_UNIFORM, OX_INIT_ZERO, OX_INIT_ONE};
+    static const enum ox_init_kind of_table[] = {OX_INIT_ZERO, OX_INIT_NORMAL_ONE};
     const struct ox_tensor *const base = &model->tensors[base_idx];
     const struct sizes sizes = sizes_of(model, base);
     struct ox_tensor *const tensor = &model->tensors[model->tensor_count++];
@@ -154,7 +163,7 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     tensor->shape[2] = 1;
     tensor->count = tensor->shape[0] * tensor->shape[1];
     tensor->decay = tensor->trained = true;
-    tensor->init = inits[part];
+    tensor->init = base->role == OX_ROLE_EMBED ? of_table[part] : inits[part];
     tensor->base_idx = base_idx;
     memcpy(tensor->whole, tensor->shape, sizeof tensor->whole);
     tensor->next_part = tensor->shares_idx = tensor->next_sharing = OX_NO_TENSOR;
@@ -162,7 +171,7 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     unit->tensor_count++;
 }
 
-/* Adds the unit beside a block's own, if the block has something to adapt. */
+/* Adds the unit beside a stage's own, if that has something to adapt. */
 static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t adapter_idx, const struct ox_lora *lora) {
     struct ox_unit *const unit = &model->units[model->unit_count];
     *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
@@ -222,6 +231,8 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, lora);
     }
+    add_unit(model, &model->units[model->embed_idx], model->unit_count - unit_count, lora);
+    add_unit(model, &model->units[model->head_idx], model->unit_count - unit_count, lora);
     for (uint32_t i = 0; i < model->adapter_first; i++) {
         model->tensors[i].trained = is_trained_beside(model, &model->tensors[i]);
     }

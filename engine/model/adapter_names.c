@@ -128,7 +128,9 @@ bool ox_lora_is_target(const struct ox_model_config *config, const struct ox_lor
     if (ox_adapter_role(tensor->role) == OX_ROLE_COUNT || !ox_lora_module(config, tensor, name)) {
         return false;
     }
-    return is_all(lora->targets) ? expert_name(config, name, strlen(name)) < 0 : any_names(lora->targets, name);
+    const bool is_table = tensor->role == OX_ROLE_EMBED || tensor->role == OX_ROLE_HEAD;
+    return is_all(lora->targets) ? expert_name(config, name, strlen(name)) < 0 && !is_table
+                                 : any_names(lora->targets, name);
 }
 
 /* Adds a name to a list; false where that is full. */
@@ -203,11 +205,18 @@ bool ox_lora_is_saved(const struct ox_model_config *config, const char *modules,
     return saves(modules, tensor_name) || saves(modules, name);
 }
 
-bool ox_lora_unties(const struct ox_model *model, const char *modules) {
+bool ox_lora_unties(const struct ox_model *model, const struct ox_lora *lora) {
     const struct ox_unit *const embed = &model->units[model->embed_idx];
-    bool means = false;
+    bool means = saves(lora->modules_to_save, OX_HEAD_NAME) || ox_lora_means_head(lora);
     for (const struct ox_tensor *at = NULL; (at = ox_unit_next_tensor(model, embed, at)) != NULL;) {
-        means |= at->role == OX_ROLE_EMBED && saves(modules, at->name);
+        means |= at->role == OX_ROLE_EMBED && (saves(lora->modules_to_save, at->name) ||
+                                               ox_lora_is_target(&model->config, lora, at));
     }
-    return model->config.tied && (means || saves(modules, OX_HEAD_NAME));
+    return model->config.tied && means;
+}
+
+bool ox_lora_means_head(const struct ox_lora *lora) {
+    char module[] = OX_HEAD_NAME;
+    *strrchr(module, '.') = '\0';
+    return any_names(lora->targets, module);
 }

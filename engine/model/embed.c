@@ -22,7 +22,7 @@ static bool scales(float scale) {
 void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, struct ox_list *list) {
     const uint32_t ids = ox_list_begin(list, shape, unit);
     list->values[ids].bytes = shape->rows * sizeof(int32_t);
-    list->out = ox_list_lookup(list, ids);
+    list->out = ox_list_lookup_low(list, ids, ox_list_lookup(list, ids));
     if (scales(scale_of(shape))) {
         list->out = ox_list_scale(list, list->out, scale_of(shape));
     }
@@ -31,7 +31,7 @@ void ox_embed_list(const struct ox_shape *shape, const struct ox_unit *unit, str
 /* ---- operations ---- */
 
 /* A role's planes; NULL where the family lacks it. */
-static struct ox_planes planes_of(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
+struct ox_planes ox_role_planes(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
     const uint32_t owner = ox_list_owner_of(call->list, role, group);
     if (owner == UINT32_MAX) {
         return (struct ox_planes){NULL, NULL};
@@ -90,7 +90,7 @@ static void join_rows(const struct ox_node_call *call) {
 
 void ox_lookup_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    const struct ox_planes position = planes_of(call, OX_ROLE_POSITION, 0);
+    const struct ox_planes position = ox_role_planes(call, OX_ROLE_POSITION, 0);
     const uint64_t count = (uint64_t)job->shape->rows * call->node->out_count;
     void *const rows = ox_shape_tensors(job->shape) > 1 ? call->scratch : call->out;
     if (call->part > 0) {
@@ -103,7 +103,7 @@ void ox_lookup_forward(const struct ox_node_call *call) {
                .real = job->shape->compute.real);
     }
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
-        const struct ox_planes table = planes_of(call, OX_ROLE_EMBED, g);
+        const struct ox_planes table = ox_role_planes(call, OX_ROLE_EMBED, g);
         OX_RUN(&call->job->run, embed_forward, .out = rows, .table_hi = table.hi, .table_lo = table.lo,
                .pos_hi = position.hi, .pos_lo = position.lo, .ids = call->in, .positions = job->positions,
                .tokens = tokens_of(call, g), .rows = job->shape->rows, .hidden = call->node->out_count,

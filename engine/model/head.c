@@ -34,6 +34,7 @@ uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batc
 /* What the loss works in. */
 struct rooms {
     void *head;
+    struct ox_head_adapter adapter;
     double *row_parts;            /* (2, rows), where the loss has parts */
     double *spare;                /* with pairs: the sum of cross-entropies, which is not used; */
     float *row_nll, *row_weights; /* (rows) */
@@ -49,6 +50,9 @@ static uint64_t carve(const struct ox_shape *shape, const struct ox_node *node, 
     out->spare = ox_bump_alloc(&room, pair_rows > 0 ? sizeof(double) : 0);
     out->row_nll = ox_bump_alloc(&room, pair_rows * sizeof(float));
     out->row_weights = ox_bump_alloc(&room, pair_rows * sizeof(float));
+    if (ox_head_is_adapted(shape)) {
+        return ox_head_adapter_rooms(shape, room.bytes, base, &out->adapter);
+    }
     return parts || pair_rows > 0
                ? room.bytes
                : ox_ops_head_scratch_bytes(&shape->compute, shape->rows, node->in_count, node->out_count);
@@ -87,6 +91,8 @@ static void weigh_pairs(const struct ox_node_call *call, struct ox_op_head *op, 
     alone.row_nll = rooms->row_nll;
     alone.din = NULL;
     alone.dweight = NULL;
+    alone.low.din = NULL;
+    alone.low.dweight = NULL;
     OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &alone));
     weigh(call, values, rooms);
     op->row_weights = rooms->row_weights;
@@ -148,11 +154,20 @@ static void run_loss(const struct ox_node_call *call, bool backward) {
     carve(job->shape, call->node, call->scratch, &rooms);
     op.scratch = rooms.head;
     op.row_parts = parts ? rooms.row_parts : NULL;
+    const bool adapted = ox_head_is_adapted(job->shape);
+    if (adapted) {
+        op.low = ox_head_adapter_forward(call, &rooms.adapter);
+        op.low.din = backward ? rooms.adapter.dproducts : NULL;
+        op.low.dweight = backward ? ox_node_grad(call, OX_ROLE_HEAD_B) : NULL;
+    }
     if (objective->pairs) {
         weigh_pairs(call, &op, &rooms);
     }
-    if (!objective->pairs || op.din != NULL || op.dweight != NULL) {
+    if (!objective->pairs || op.din != NULL || op.dweight != NULL || op.low.din != NULL) {
         OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head, &op));
+    }
+    if (adapted && backward) {
+        ox_head_adapter_backward(call, &rooms.adapter);
     }
 }
 
@@ -193,9 +208,14 @@ enum ox_status ox_head_run(struct ox_unit_job *job, const struct ox_head_args *a
     ox_schedule_make(&list, args->dx != NULL ? OX_PASS_BACKWARD : OX_PASS_FORWARD, &schedule);
     void *const bases[OX_MEMORY_COUNT] = {[OX_MEMORY_X] = (void *)args->x, [OX_MEMORY_Y] = args->loss_sum,
                            [OX_MEMORY_DX] = args->dx, [OX_MEMORY_WORK] = job->work, [OX_MEMORY_KEPT] = NULL};
-    const struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
+    struct ox_stage_weights weights = {.weights = {args->planes.hi}, .grads = {args->grads}};
+    const uint32_t adapter = ox_list_owner(&list, OX_ROLE_HEAD_A);
     job->head = args;
     job->planes[0] = args->planes;
+    if (adapter != UINT32_MAX) {
+        job->planes[adapter] = args->adapter;
+        weights.grads[adapter] = args->grads_adapter;
+    }
     if (!job->in_phases || job->phase == 0) {
         OX_RUN(&job->run, zero, .target = args->loss_sum,
                .bytes = ox_objective_values(&job->shape->objective, job->shape->batch) * sizeof *args->loss_sum);
@@ -219,11 +239,17 @@ enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const
     return job->run.status;
 }
 
-void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, const void *in, void *logits) {
+void ox_head_logits(struct ox_unit_job *job, const void *table, const struct ox_head_low *low, uint32_t count,
+                    const void *in, void *logits) {
     OX_RUN(&job->run, linear_forward,
            .out = logits, .in = in, .weight = table, .rows = job->shape->rows,
            .in_count = job->shape->model->config.hidden, .out_count = count, .layout = OX_WEIGHT_OUT_IN,
            .real = job->shape->compute.real);
+    if (low != NULL) {
+        OX_RUN(&job->run, linear_forward, .out = logits, .in = low->in, .weight = low->weight, .residual = logits,
+               .rows = job->shape->rows, .in_count = low->r, .out_count = count, .scale = low->scale,
+               .layout = OX_WEIGHT_OUT_IN, .real = job->shape->compute.real);
+    }
     const struct ox_model_config *const config = &job->shape->model->config;
     if (config->logit_scale != 0.0 || config->logit_cap != 0.0) {
         OX_RUN(&job->run, logits, .logits = logits, .count = (uint64_t)job->shape->rows * count,
@@ -315,6 +341,9 @@ void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backwar
         (cost->on_gpu ? gpu_cost : cpu_cost)(cost, false);
     }
     (cost->on_gpu ? gpu_cost : cpu_cost)(cost, backward);
+    if (ox_head_is_adapted(cost->shape)) {
+        ox_cost_head_adapter(cost, backward);
+    }
 }
 
 /* Planes of a norm's weights are so few that their time is not counted. */

@@ -246,6 +246,18 @@ uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids) {
                                            .out_count = hidden, .out = add_rows(list, hidden)});
 }
 
+uint32_t ox_list_lookup_low(struct ox_list *list, uint32_t ids, uint32_t rows) {
+    const uint32_t hidden = list->shape->model->config.hidden;
+    if (!has(list, OX_ROLE_EMBED_A)) {
+        return rows;
+    }
+    return add_node(list, (struct ox_node){.kind = OX_NODE_LOOKUP_LOW, .role = OX_ROLE_EMBED_A, .in = ids,
+                                           .residual = rows, .out_count = hidden, .out = add_in_place(list, rows),
+                                           .in_count = (uint32_t)tensor_of(list, OX_ROLE_EMBED_A)->shape[0],
+                                           .scale = ox_lora_scale(&list->shape->model->config.lora,
+                                                                  OX_ROLE_EMBED_A)});
+}
+
 uint32_t ox_list_scale(struct ox_list *list, uint32_t in, float scale) {
     const uint32_t hidden = list->shape->model->config.hidden;
     return add_node(list, (struct ox_node){.kind = OX_NODE_SCALE, .role = OX_ROLE_COUNT, .in = in, .scale = scale,

@@ -27,6 +27,7 @@ enum ox_node_kind {
     OX_NODE_UP,        /* out = residual + scale * in * B^T, of each adapter to the columns of its module; in place */
     OX_NODE_DORA,      /* out = (in - bias) * magnitude / norm + bias, of each module that has an adapter */
     OX_NODE_LOOKUP,    /* out = the row of the table for each id in `in` [+ that of its position] */
+    OX_NODE_LOOKUP_LOW, /* out = residual + scale * (row of A^T for each id in `in`) * B^T; in place */
     OX_NODE_SCALE,     /* out = scale * in, in place */
     OX_NODE_CAST,      /* out = weights of the unit as its nodes read them, from the planes that the job has */
     OX_NODE_LOSS,      /* out = the sum of the losses of the rows; backward computes it too */
@@ -117,6 +118,8 @@ uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv);
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window);
 uint32_t ox_list_act(struct ox_list *list, uint32_t in);
 uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids);
+/* With what the adapter of the table adds, where there is one. */
+uint32_t ox_list_lookup_low(struct ox_list *list, uint32_t ids, uint32_t rows);
 uint32_t ox_list_scale(struct ox_list *list, uint32_t in, float scale);
 /* The final norm; `casts`: its weights come from planes that compute does not read. */
 uint32_t ox_list_final_norm(struct ox_list *list, uint32_t x, bool casts);
@@ -249,7 +252,7 @@ bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward);
-/* Adapters of experts and routers (node_adapter_mixture.c). */
+/* Adapters of experts and routers (node_adapter.c). */
 uint64_t ox_grouped_down_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint64_t ox_grouped_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint64_t ox_router_up_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
@@ -260,7 +263,27 @@ void ox_grouped_up_backward(const struct ox_node_call *call);
 void ox_router_up_forward(const struct ox_node_call *call);
 void ox_router_up_backward(const struct ox_node_call *call);
 void ox_cost_grouped_adapter(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* Adapters of the tables: node_adapter_tables.c. Of the head's, within the loss: where its parts lie in the node's
+ * scratch, behind `first` bytes; the products of the rows with A; and what follows from their gradients. */
+struct ox_head_adapter {
+    void *a, *b;         /* cast, or NULL */
+    void *dropped;       /* (rows, hidden): what A reads, with dropout; or NULL */
+    void *products, *dproducts; /* (rows, r) */
+};
+uint64_t ox_head_adapter_rooms(const struct ox_shape *shape, uint64_t first, void *scratch,
+                               struct ox_head_adapter *out);
+struct ox_head_low ox_head_adapter_forward(const struct ox_node_call *call, const struct ox_head_adapter *rooms);
+void ox_head_adapter_backward(const struct ox_node_call *call, const struct ox_head_adapter *rooms);
+bool ox_head_is_adapted(const struct ox_shape *shape);
+void ox_cost_head_adapter(struct ox_cost *cost, bool backward);
+uint64_t ox_lookup_low_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+void ox_lookup_low_forward(const struct ox_node_call *call);
+void ox_lookup_low_backward(const struct ox_node_call *call);
+void ox_cost_lookup_low(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* Random words of the dropout of a matrix, of whose role that is the A. */
+uint64_t ox_drop_seed(const struct ox_node_call *call, enum ox_role a);
 /* What the nodes of an embedding and of a head do: embed.c, head.c. */
+struct ox_planes ox_role_planes(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 uint64_t ox_lookup_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint32_t ox_lookup_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                          struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);

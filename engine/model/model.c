@@ -633,7 +633,8 @@ int64_t ox_model_find_tensor(const struct ox_model *model, const char *name) {
 /* Standard deviation of a normal tensor. */
 static double init_deviation(const struct ox_model *model, const struct ox_tensor *tensor) {
     const double range = model->config.init_range;
-    return tensor->init == OX_INIT_NORMAL_RESIDUAL ? range / sqrt(2.0 * model->config.layers) : range;
+    return tensor->init == OX_INIT_NORMAL_ONE        ? 1.0
+           : tensor->init == OX_INIT_NORMAL_RESIDUAL ? range / sqrt(2.0 * model->config.layers) : range;
 }
 
 static uint64_t init_stream(const struct ox_tensor *tensor) {

@@ -242,8 +242,10 @@ bool ox_lora_is_target(const struct ox_model_config *config, const struct ox_lor
 /* Whether names of modules_to_save mean a tensor of this name, as PEFT compares: a module that it is in, at any depth,
  * ends with one of them, also within a word ("norm" means input_layernorm). */
 bool ox_lora_is_saved(const struct ox_model_config *config, const char *modules, const char *tensor_name);
-/* Whether they mean the table of a tied model, or its head: as in PEFT these are two tables then. */
-bool ox_lora_unties(const struct ox_model *model, const char *modules);
+/* Whether what is trained whole or adapted is the table of a tied model, or its head: as in PEFT these are two then.
+ * And whether targets mean a head, also one that a tied model has no tensor of. */
+bool ox_lora_unties(const struct ox_model *model, const struct ox_lora *lora);
+bool ox_lora_means_head(const struct ox_lora *lora);
 
 /* Initial value of element `idx` of a tensor: a pure function of seed, tensor name and index. */
 float ox_model_init_value(const struct ox_model *model, const struct ox_tensor *tensor, uint64_t seed,

@@ -56,6 +56,10 @@ bool ox_tensor_is_hidden(const struct ox_tensor *tensor) {
     case OX_ROLE_EMBED:
     case OX_ROLE_POSITION:
     case OX_ROLE_HEAD:
+    case OX_ROLE_HEAD_A: /* AdamW updates what is beside tables, as the tables */
+    case OX_ROLE_HEAD_B:
+    case OX_ROLE_EMBED_A:
+    case OX_ROLE_EMBED_B:
     case OX_ROLE_ROUTER:
     case OX_ROLE_SHARED_GATE:
     case OX_ROLE_CHOICE_BIAS:
@@ -251,7 +255,7 @@ static void join_parts(struct ox_model *model) {
             model->tensors[i].unit_idx = last->own;
         }
         ox_unit_lay_out(model, own);
-        own->next = own->kind == OX_UNIT_HEAD ? OX_NO_UNIT : last->next; /* adapters */
+        own->next = own->kind == OX_UNIT_HEAD ? own->next : last->next; /* adapters */
         if (own->kind == OX_UNIT_HEAD) {
             model->table = (struct ox_table){.unit_idx = last->own, .offset = own->role_offset[OX_ROLE_HEAD]};
         }

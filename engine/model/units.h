@@ -202,6 +202,8 @@ struct ox_head_args {
     const void *x;           /* (rows, hidden) */
     void *dx;                /* (rows, hidden), or NULL: the loss alone; means nothing then if no stage wants it */
     float *grads;            /* gradient of the head's unit, added to or set; NULL: it is not trained */
+    struct ox_planes adapter; /* planes of the unit with the adapter of the head's table, where there is one */
+    float *grads_adapter;     /* and its gradient, as `grads` */
     /* As the tables, added to or set; where tied, or with groups, up to whole OX_GROUP_ELEMS; or NULL. */
     float *grads_tables[OX_TENSOR_GROUPS_MAX];
     double *loss_sum;        /* (ox_objective_values()), set; the first is the sum of the losses of the counted rows */
@@ -225,8 +227,16 @@ void ox_embed_noise(struct ox_unit_job *job, void *rows);
  * gain and bias, as they lie in the unit's flat vector. */
 OX_MUST enum ox_status ox_final_norm(struct ox_unit_job *job, const void *weights, const void *x, void *y);
 /* logits (rows, count), scaled and capped, of `count` tokens, whose rows of the head's table begin at `table`; in:
- * (rows, hidden). */
-void ox_head_logits(struct ox_unit_job *job, const void *table, uint32_t count, const void *in, void *logits);
+ * (rows, hidden). `low`: what an adapter of the table has for these rows and tokens; NULL: none. */
+void ox_head_logits(struct ox_unit_job *job, const void *table, const struct ox_head_low *low, uint32_t count,
+                    const void *in, void *logits);
+/* Bytes of work that an adapter of the embedding's table, or the head's, needs for the shape's rows; and what it adds
+ * to rows (rows, hidden) of the tokens job->ids before they are scaled, or has for rows `in` of the head. The job has
+ * the unit, the planes of its stage's units and the work; the product lies there. */
+uint64_t ox_embed_adapter_bytes(const struct ox_shape *shape);
+void ox_embed_adapt(struct ox_unit_job *job, void *rows);
+uint64_t ox_head_adapter_bytes(const struct ox_shape *shape);
+struct ox_head_low ox_head_adapt(struct ox_unit_job *job, const void *in);
 
 #ifdef __cplusplus
 }

@@ -331,6 +331,11 @@ static enum ox_status adapt(struct ox_trainer *trainer) {
         snprintf(lora.modules_to_save, sizeof lora.modules_to_save, "%s", config->parts.lora_modules_to_save);
         status = ox_hf_adapt(trainer->folder, &lora, config->train.seed);
     }
+    if (status == OX_OK && !eval && ox_hf_model(trainer->folder)->config.lora.one_for_both) {
+        return ox_fail(OX_E_CONFIG, "--adapter %s: by its \"ensure_weight_tying\" PEFT trains one adapter for the "
+                       "table and the head, which cannot be done here; set it to false in adapter_config.json, and "
+                       "each has its own", adapter);
+    }
     if (status == OX_OK && ox_trainer_has_adapters(trainer)) {
         status = ox_trainer_check_dropout(trainer);
         OX_THEN(status, check_adapters(config, true));

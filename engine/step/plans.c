@@ -63,7 +63,9 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
     for (uint32_t g = 0; g < (kind == OX_UNIT_EXPERTS ? experts : 1); g++) {
         for (uint32_t i = unit_idx + g; i != OX_NO_UNIT; i = model->units[i].next) {
             OX_ASSERT(experts == 1 || kind != OX_UNIT_EXPERTS || i == unit_idx + g);
-            stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .grad_idx = OX_NONE};
+            stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){
+                .unit_idx = i, .grad_idx = OX_NONE,
+                .read_back = kind == OX_UNIT_EMBED && model->units[i].role_offset[OX_ROLE_EMBED_A] != UINT64_MAX};
         }
     }
     for (uint32_t g = 0; kind == OX_UNIT_HEAD && g < ox_model_groups(&model->config); g++) {

@@ -1,4 +1,5 @@
 #include "base/bytes.h"
+#include "base/planes.h"
 #include "kernels/cpu/cpu.h"
 
 #include <string.h>
@@ -17,12 +18,24 @@ static void join_row(const struct ox_vector *vector, float *out, const uint16_t 
     vector->join(out, hi + at.begin, lo == NULL ? NULL : lo + at.begin, at.end - at.begin);
 }
 
+/* One element after the other of a table that lies in columns. */
+static void join_column(const struct ox_op_embed_forward *op, float *out, uint64_t row) {
+    for (uint64_t i = 0; i < op->hidden; i++) {
+        const uint64_t at = i * op->column + row;
+        out[i] = ox_plane_join(op->table_hi[at], op->table_lo == NULL ? 0 : op->table_lo[at]);
+    }
+}
+
 static void forward_rows(const struct ox_vector *vector, const void *args, struct ox_range rows) {
     const struct ox_op_embed_forward *const op = args;
     float buffer[BUFFER];
     for (uint64_t row = rows.begin; row < rows.end; row++) {
         float *const out = ox_cpu_at(op->out, row * op->hidden);
         if (!ox_token_range_has(op->tokens, op->ids[row])) {
+            continue;
+        }
+        if (op->column > 0) {
+            join_column(op, out, (uint64_t)op->ids[row] - op->tokens.first);
             continue;
         }
         const uint64_t word = ((uint64_t)op->ids[row] - op->tokens.first) * op->hidden;
@@ -44,6 +57,19 @@ static void forward_rows(const struct ox_vector *vector, const void *args, struc
 void ox_cpu_embed_forward(const struct ox_cpu *cpu, const void *args) {
     const struct ox_op_embed_forward *const op = args;
     ox_cpu_pieces(cpu, op->rows, ITEM_ROWS, forward_rows, op);
+}
+
+/* A table that lies in columns: its columns are few, so each is an item. */
+static void backward_column(void *context, uint32_t col, uint32_t thread) {
+    (void)thread;
+    const struct embed *const job = context;
+    const struct ox_op_embed_backward *const op = job->op;
+    for (uint32_t row = 0; row < op->rows; row++) {
+        if (ox_token_range_has(op->tokens, op->ids[row])) {
+            const float *const dout = ox_cpu_from(op->dout, (size_t)row * op->hidden + col);
+            op->dtable[(size_t)col * op->column + (uint32_t)op->ids[row] - op->tokens.first] += *dout;
+        }
+    }
 }
 
 /* A token may occur in many rows: so threads divide the columns, and each walks all rows in order. */
@@ -71,6 +97,11 @@ static void backward_part(void *context, uint32_t part, uint32_t thread) {
 }
 
 void ox_cpu_embed_backward(const struct ox_cpu *cpu, const void *args) {
-    struct embed job = {.vector = cpu->vector, .op = args, .parts = ox_pool_size(cpu->pool)};
-    ox_pool_items(cpu->pool, job.parts, backward_part, &job);
+    const struct ox_op_embed_backward *const op = args;
+    struct embed job = {.vector = cpu->vector, .op = op, .parts = ox_pool_size(cpu->pool)};
+    if (op->column > 0) {
+        ox_pool_items(cpu->pool, op->dtable == NULL ? 0 : op->hidden, backward_column, &job);
+    } else {
+        ox_pool_items(cpu->pool, job.parts, backward_part, &job);
+    }
 }

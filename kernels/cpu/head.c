@@ -55,6 +55,18 @@ static void compute_logits(struct job *job) {
                           });
 }
 
+/* What the product of low rank adds to the tile's logits. */
+static void add_low_logits(const struct job *job) {
+    const struct ox_head_low *const low = &job->op->low;
+    ox_cpu_gemm(job->cpu, &(struct ox_gemm){.c = job->tile,
+                                            .a = ox_cpu_from(low->in, (size_t)job->row * low->r),
+                                            .b = ox_cpu_from(low->weight, (size_t)job->vocab * low->r),
+                                            .m = job->row_count, .n = job->vocab_count, .k = low->r,
+                                            .a_stride = low->r, .b_stride = low->r,
+                                            .c_stride = (uint32_t)job->walk.logit_stride, .b_transposed = true,
+                                            .beta = 1.0f, .scale = low->scale});
+}
+
 /* The column of the tile that is the target's; from vocab_count on it is in another one. */
 static uint32_t column_of(const struct job *job, int32_t target) {
     const uint32_t first = job->op->first + job->vocab;
@@ -213,6 +225,30 @@ static void add_weight_gradient(const struct job *job) {
                           });
 }
 
+/* Its gradients, of those of the tile's logits. */
+static void add_low_gradients(const struct job *job) {
+    const struct ox_head_low *const low = &job->op->low;
+    struct ox_gemm gemm = {.a = job->tile, .a_stride = (uint32_t)job->walk.logit_stride, .n = low->r,
+                           .b_stride = low->r, .c_stride = low->r, .scale = low->scale};
+    if (low->din != NULL) {
+        gemm.c = ox_cpu_at(low->din, (size_t)job->row * low->r);
+        gemm.b = ox_cpu_from(low->weight, (size_t)job->vocab * low->r);
+        gemm.m = job->row_count;
+        gemm.k = job->vocab_count;
+        gemm.beta = job->vocab == 0 ? 0.0f : 1.0f;
+        ox_cpu_gemm(job->cpu, &gemm);
+    }
+    if (low->dweight != NULL) {
+        gemm.c = low->dweight + (size_t)job->vocab * low->r;
+        gemm.b = ox_cpu_from(low->in, (size_t)job->row * low->r);
+        gemm.m = job->vocab_count;
+        gemm.k = job->row_count;
+        gemm.a_transposed = true;
+        gemm.beta = job->op->begins && job->row == 0 ? 0.0f : 1.0f;
+        ox_cpu_gemm(job->cpu, &gemm);
+    }
+}
+
 /* Walks the vocabulary once for the rows [first, end). */
 static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backward) {
     const struct ox_head_walk *const walk = &job->walk;
@@ -225,6 +261,9 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
             job->tile = walk->held ? job->scratch.logits + job->vocab : job->scratch.logits;
             if (!backward || !walk->held || job->op->part == OX_HEAD_GRADIENTS) {
                 compute_logits(job);
+                if (job->op->low.r > 0) {
+                    add_low_logits(job);
+                }
                 if (job->after.scale != 0.0f || job->after.cap != 0.0f) {
                     ox_cpu_pieces(job->cpu, job->row_count, ITEM_ROWS, after_rows, job);
                 }
@@ -235,6 +274,9 @@ static void walk_group(struct job *job, uint32_t first, uint32_t end, bool backw
             }
             if (backward && job->op->dweight != NULL) {
                 add_weight_gradient(job);
+            }
+            if (backward && job->op->low.r > 0) {
+                add_low_gradients(job);
             }
         }
     }
@@ -299,7 +341,7 @@ void ox_cpu_head(const struct ox_cpu *cpu, const void *args) {
         if (op->part != OX_HEAD_GRADIENTS) {
             walk_group(&job, first, end, false);
         }
-        if (op->din != NULL || op->dweight != NULL) {
+        if (op->din != NULL || op->dweight != NULL || op->low.din != NULL || op->low.dweight != NULL) {
             walk_group(&job, first, end, true);
         }
     }

@@ -40,8 +40,27 @@ template <typename T, int N> static __global__ void embed_kernel(ox_op_embed_for
     }
 }
 
+/* From a table that lies in columns, of which there are few. */
+template <typename T> static __global__ void embed_columns_kernel(ox_op_embed_forward op) {
+    const uint64_t count = (uint64_t)op.rows * op.hidden, step = (uint64_t)gridDim.x * blockDim.x;
+    for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < count; i += step) {
+        const int32_t id = op.ids[i / op.hidden];
+        const uint64_t at = i % op.hidden * op.column + ((uint32_t)id - op.tokens.first);
+        if (ox_token_range_has(op.tokens, id)) {
+            const float value[1] = {ox_join(op.table_hi[at], op.table_lo == nullptr ? 0 : op.table_lo[at])};
+            ox_store<T, 1>((T *)op.out + i, value);
+        }
+    }
+}
+
 template <typename T> static ox_status embed(const ox_cuda_queue *queue, const ox_op_embed_forward *op) {
     enum { WIDE = ox_wide<ox_bf16>::COUNT };
+    if (op->column > 0) {
+        const uint64_t count = (uint64_t)op->rows * op->hidden;
+        ox_launch(embed_columns_kernel<T>, queue,
+                  ox_launch_shape{ox_grid_for(queue, count, OX_BLOCK_THREADS), OX_BLOCK_THREADS, 0}, *op);
+        return OX_OK;
+    }
     const uintptr_t addresses = (uintptr_t)op->out | (uintptr_t)op->table_hi | (uintptr_t)op->table_lo |
                                 (uintptr_t)op->pos_hi | (uintptr_t)op->pos_lo;
     const bool is_wide = addresses % 16 == 0 && op->hidden % WIDE == 0;
@@ -144,6 +163,22 @@ static __device__ __forceinline__ void add_batch(float sum[N], const T *dout, co
     }
 }
 
+/* Adds the rows of one key to a table that lies in columns: a thread takes one of these. */
+template <typename T> static __global__ void add_columns_kernel(add_args<T> args, uint32_t column) {
+    const uint32_t col = blockIdx.y * ADD_THREADS + threadIdx.x;
+    const int32_t *const keys = args.rows.keys, key = keys[blockIdx.x];
+    if (col >= args.hidden || (blockIdx.x > 0 && keys[blockIdx.x - 1] == key) ||
+        !ox_token_range_has(args.tokens, key)) {
+        return;
+    }
+    float *const target = args.table + (uint64_t)col * column + ((uint32_t)key - args.tokens.first);
+    float sum = *target;
+    for (uint32_t at = blockIdx.x; at < args.rows.count && keys[at] == key; at++) {
+        sum += ox_widen(args.dout[(uint64_t)args.rows.rows[at] * args.hidden + col]);
+    }
+    *target = sum;
+}
+
 /* Adds the rows of one key, for a stretch of columns. Of the blocks that have such rows, the first adds them. */
 template <typename T, int N> static __global__ void add_rows_kernel(add_args<T> args) {
     const uint32_t col = (blockIdx.y * ADD_THREADS + threadIdx.x) * N, count = args.rows.count;
@@ -184,6 +219,12 @@ static void add_rows(const ox_cuda_queue *queue, const ox_op_embed_backward *op,
         const unsigned chunks = (count + CHUNK - 1) / CHUNK;
         ox_launch(sort_chunk_kernel, queue, ox_launch_shape{chunks, CHUNK, 0}, rows, keys + begin);
         ox_launch(merge_chunks_kernel, queue, ox_launch_shape{chunks * (CHUNK / 128), 128, 0}, rows);
+        if (op->column > 0) {
+            const unsigned columns = (op->hidden + ADD_THREADS - 1) / ADD_THREADS;
+            ox_launch(add_columns_kernel<T>, queue, ox_launch_shape{dim3(count, columns), ADD_THREADS, 0}, args,
+                      op->column);
+            continue;
+        }
         const bool is_wide = ox_all_wide<T>(op->dout, op->hidden, 0) && ox_all_wide<float>(table, op->hidden, 0);
         const unsigned per_block = ADD_THREADS * (is_wide ? (unsigned)WIDE : 1);
         const unsigned stretches = (op->hidden + per_block - 1) / per_block;

@@ -271,7 +271,43 @@ static ox_status compute_logits(const head_job *job) {
     gemm.b_transposed = true;
     gemm.in = op->real;
     gemm.out = OX_REAL_F32;
+    const ox_status status = ox_cuda_gemm(job->queue, &gemm);
+    if (status != OX_OK || op->low.r == 0) {
+        return status;
+    }
+    gemm.addend = gemm.c;
+    gemm.a = from(op, op->low.in, (uint64_t)job->row * op->low.r);
+    gemm.b = from(op, op->low.weight, (uint64_t)job->vocab * op->low.r);
+    gemm.k = gemm.a_stride = gemm.b_stride = op->low.r;
+    gemm.scale = op->low.scale;
     return ox_cuda_gemm(job->queue, &gemm);
+}
+
+/* Those of the product of low rank, of the gradients of the tile's logits. */
+static ox_status add_low_gradients(const head_job *job) {
+    const ox_op_head *const op = job->op;
+    ox_cuda_gemm_args din = {};
+    din.c = op->low.din == nullptr ? nullptr
+                                   : (uint8_t *)op->low.din + (uint64_t)job->row * op->low.r * ox_real_bytes(op->real);
+    din.addend = job->vocab == 0 ? nullptr : din.c;
+    din.a = from(op, job->scratch.logits, job->vocab);
+    din.b = from(op, op->low.weight, (uint64_t)job->vocab * op->low.r);
+    din.m = job->row_count;
+    din.n = din.b_stride = din.c_stride = op->low.r;
+    din.k = job->vocab_count;
+    din.a_stride = (uint32_t)job->walk.logit_stride * (4 / ox_real_bytes(op->real));
+    din.scale = op->low.scale;
+    din.in = din.out = op->real;
+    ox_cuda_gemm_args dweight = din;
+    dweight.c = op->low.dweight == nullptr ? nullptr : op->low.dweight + (uint64_t)job->vocab * op->low.r;
+    dweight.addend = op->begins && job->row == 0 ? nullptr : dweight.c;
+    dweight.b = from(op, op->low.in, (uint64_t)job->row * op->low.r);
+    dweight.m = job->vocab_count;
+    dweight.k = job->row_count;
+    dweight.a_transposed = true;
+    dweight.out = OX_REAL_F32;
+    const ox_status status = op->low.din == nullptr ? OX_OK : ox_cuda_gemm(job->queue, &din);
+    return status == OX_OK && op->low.dweight != nullptr ? ox_cuda_gemm(job->queue, &dweight) : status;
 }
 
 static ox_status add_gradients(const head_job *job) {
@@ -301,8 +337,11 @@ static ox_status add_gradients(const head_job *job) {
     dweight.a_transposed = true;
     dweight.in = op->real;
     dweight.out = OX_REAL_F32;
-    const ox_status status = op->din == nullptr ? OX_OK : ox_cuda_gemm(job->queue, &din);
-    return status == OX_OK && op->dweight != nullptr ? ox_cuda_gemm(job->queue, &dweight) : status;
+    ox_status status = op->din == nullptr ? OX_OK : ox_cuda_gemm(job->queue, &din);
+    if (status == OX_OK && op->dweight != nullptr) {
+        status = ox_cuda_gemm(job->queue, &dweight);
+    }
+    return status == OX_OK && op->low.r > 0 ? add_low_gradients(job) : status;
 }
 
 /* Computes the logits of the group, or what follows from their gradients, tile after tile of the vocabulary. */
@@ -320,7 +359,7 @@ static ox_status walk_tiles(head_job *job, bool backward) {
 }
 
 static bool wants_gradients(const ox_op_head *op) {
-    return op->din != nullptr || op->dweight != nullptr;
+    return op->din != nullptr || op->dweight != nullptr || op->low.din != nullptr || op->low.dweight != nullptr;
 }
 
 static void run_rows(const head_job *job) {

@@ -184,10 +184,16 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, const
     }
 }
 
-/* The planes of all stage units. */
+/* Whether a visit reads the weights of a stage unit: an embedding's backward those alone that say so. */
+static bool reads_unit(const struct ox_builder *b, const struct visit *visit, uint32_t nth) {
+    const bool all = visit->pass != PASS_BACKWARD || visit->stage->kind != OX_PLAN_EMBEDDING;
+    return ox_build_has(b, visit->stage, nth) && (all || visit->stage->units[nth].read_back);
+}
+
+/* The planes of all stage units that the visit reads. */
 static void reads_all_planes(const struct ox_builder *b, struct ox_task *task, const struct visit *visit) {
     for (uint32_t nth = 0; nth < visit->stage->unit_count; nth++) {
-        if (ox_build_has(b, visit->stage, nth)) {
+        if (reads_unit(b, visit, nth)) {
             reads_planes(b, task, visit, nth, nth);
         }
     }
@@ -273,11 +279,9 @@ static void prepare_visit(struct ox_builder *b, const struct visit *visit) {
         const uint32_t unit_idx = stage->units[nth].unit_idx;
         const bool first = visit->mb_first == 0 && visit->pass != PASS_BACKWARD &&
                            ox_build_unit(b, unit_idx)->stage_idx == visit->stage_idx;
-        const bool reads = ox_build_has(b, stage, nth) &&
-                           (visit->pass != PASS_BACKWARD || stage->kind != OX_PLAN_EMBEDDING);
         const uint32_t stays = first ? OX_NONE : staying(b, visit, unit_idx);
         b->scratch->weights_at[visit->idx][nth] =
-            !reads ? OX_NONE : stays != OX_NONE ? stays : fetch_weights(b, unit_idx, first);
+            !reads_unit(b, visit, nth) ? OX_NONE : stays != OX_NONE ? stays : fetch_weights(b, unit_idx, first);
         if (first) {
             ox_build_lend(b, unit_idx, b->scratch->weights_at[visit->idx][nth]);
         }
@@ -321,9 +325,11 @@ static void begin_block(struct ox_builder *b, const struct visit *visit, const s
     out->room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, pass->scratch_bytes, OX_NONE);
 }
 
-/* What the first phase of a pass writes, later ones add to. */
+/* What the first phase of a pass writes, later ones add to; where there is such a buffer. */
 static void writes_on(struct ox_task *task, uint32_t buf_idx, enum ox_use_role role) {
-    (task->phase == 0 ? ox_build_writes : ox_build_updates)(task, buf_idx, role);
+    if (buf_idx != OX_NONE) {
+        (task->phase == 0 ? ox_build_writes : ox_build_updates)(task, buf_idx, role);
+    }
 }
 
 /* A block's uses of its weights, cast or as planes, and of the rest. */
@@ -366,9 +372,7 @@ static void forward_phase(struct ox_builder *b, const struct visit *visit, const
         use_block(b, task, visit, pass, s->x[mb_idx]);
     } else {
         reads_all_planes(b, task, visit);
-        if (pass->room != OX_NONE) {
-            writes_on(task, pass->room, OX_USE_SCRATCH);
-        }
+        writes_on(task, pass->room, OX_USE_SCRATCH);
     }
     ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
     writes_on(task, y, OX_USE_Y);
@@ -395,7 +399,7 @@ static void run_forward(struct ox_builder *b, const struct visit *visit) {
     ox_build_set_asks(b, own);
     if (is_block) {
         begin_block(b, visit, of, &pass);
-    } else if (of->scratch_bytes > 0) { /* an embedding of which ranks have groups of tokens */
+    } else if (of->scratch_bytes > 0) { /* an embedding whose tokens ranks divide, or with an adapter */
         pass.room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, of->scratch_bytes, OX_NONE);
     }
     for (uint32_t mb_idx = visit->mb_first; mb_idx < visit->mb_past; mb_idx++) {
@@ -545,6 +549,9 @@ static void backward_phase(struct ox_builder *b, const struct visit *visit, cons
     task->phase = (uint8_t)phase;
     if (stage->kind == OX_PLAN_BLOCK) {
         use_block(b, task, visit, pass, x);
+    } else {
+        reads_all_planes(b, task, visit);
+        writes_on(task, pass->room, OX_USE_SCRATCH);
     }
     ox_build_reads(task, s->batch[mb_idx], OX_USE_BATCH);
     ox_build_updates(task, s->dx[mb_idx], OX_USE_DX);
@@ -568,6 +575,8 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     ox_build_set_asks(b, &b->scratch->visits[visit->idx]);
     if (is_block) {
         begin_block(b, visit, of, &pass);
+    } else if (of->scratch_bytes > 0) { /* an embedding with an adapter */
+        pass.room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, of->scratch_bytes, OX_NONE);
     }
     begin_grads(b, visit);
     const uint32_t from = visit->stage_idx - stage->starts_back; /* the stage whose input backward starts from */

@@ -77,7 +77,7 @@ enum ox_plan_pass_kind {
 };
 
 enum ox_plan_stage_kind {
-    OX_PLAN_EMBEDDING, /* tokens to activations; reads planes, and in its backward no weights */
+    OX_PLAN_EMBEDDING, /* tokens to activations; reads planes, and in its backward those of units with `read_back` */
     OX_PLAN_BLOCK,     /* activations to activations */
     OX_PLAN_HEAD       /* activations to the loss; in training its backward is part of the same task; reads planes */
 };
@@ -86,6 +86,7 @@ enum ox_plan_stage_kind {
  * them, also of a unit that another one trains. The first use of a trained unit has one. */
 struct ox_plan_stage_unit {
     uint32_t unit_idx, grad_idx;
+    bool read_back; /* of an embedding: its backward reads the unit's planes */
 };
 
 enum { OX_STAGE_UNITS_MAX = 9 };
@@ -108,7 +109,7 @@ struct ox_plan_stage {
     uint64_t routes_bytes;
     uint32_t routed_back;
     /* The head's `forward` computes the loss alone, its `backward` the loss and its gradients. The `_kept` passes are
-     * for a block that keeps what its backward needs. An embedding needs no scratch. */
+     * for a block that keeps what its backward needs. An embedding may need no scratch. */
     struct ox_plan_pass forward, backward, forward_kept, backward_kept;
 };
 

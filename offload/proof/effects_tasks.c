@@ -15,11 +15,12 @@ void ox_effects_need_planes(struct effects *e, enum ox_use_role role, uint32_t u
     }
 }
 
-/* The weights of all stage units: as planes, or in a block cast, where it does not read them as they are. */
-static void need_weights(struct effects *e, const struct ox_plan_stage *stage) {
+/* The weights of all stage units: as planes, or in a block cast, where it does not read them as they are. `back`: those
+ * that an embedding's backward reads. */
+static void need_weights(struct effects *e, const struct ox_plan_stage *stage, bool back) {
     for (e->nth = 0; e->nth < stage->unit_count; e->nth++) {
         const uint32_t unit_idx = stage->units[e->nth].unit_idx;
-        if (!ox_proof_has(e->in, unit_idx)) {
+        if (!ox_proof_has(e->in, unit_idx) || (back && !stage->units[e->nth].read_back)) {
             continue;
         }
         if (stage->kind == OX_PLAN_BLOCK && ox_proof_cast_bytes(e->in, unit_idx) > 0) {
@@ -280,7 +281,7 @@ static void forward(struct effects *e, uint32_t stage_idx) {
         return;
     }
     const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->forward_kept : &stage->forward, false);
-    need_weights(e, stage);
+    need_weights(e, stage, false);
     if (stage->kind == OX_PLAN_BLOCK) {
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, e->task->mb_idx));
         use_scratch(e, &phase, true);
@@ -309,7 +310,7 @@ static void head(struct effects *e, uint32_t stage_idx) {
         return;
     }
     const struct phase phase = phase_of(e, e->train ? &stage->backward : &stage->forward, e->train);
-    need_weights(e, stage);
+    need_weights(e, stage, false);
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
     use_scratch(e, &phase, false);
@@ -347,10 +348,12 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t mb_idx = e->task->mb_idx;
     const struct phase phase = phase_of(e, e->keeps[stage_idx] ? &stage->backward_kept : &stage->backward, true);
+    need_weights(e, stage, stage->kind == OX_PLAN_EMBEDDING);
     if (stage->kind == OX_PLAN_BLOCK) {
-        need_weights(e, stage);
         ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx - stage->starts_back, mb_idx));
         use_scratch(e, &phase, true);
+    } else if (phase.pass->scratch_bytes > 0) {
+        use_scratch(e, &phase, false);
     }
     need_batch(e);
     const struct ox_content from_to[2] = {ox_content(ACT_GRAD, ox_proof_next_stage(e->in, stage_idx), mb_idx),

@@ -236,6 +236,94 @@ static void check_parts(struct lab *lab, const struct reference *ref, const stru
     lab_digest(lab, loss_sum, sizeof(double));
 }
 
+/* The last of `count` columns of every row of a matrix, or with `rest` the others. */
+static double *columns_of(const double *from, size_t rows, size_t cols, size_t count, bool rest) {
+    const size_t width = rest ? cols - count : count, first = rest ? 0 : cols - count;
+    double *const out = doubles(rows * width);
+    for (size_t i = 0; i < rows * width; i++) {
+        out[i] = from[i / width * cols + first + i % width];
+    }
+    return out;
+}
+
+static uint16_t *planes_of(const uint16_t *from, size_t rows, size_t cols, size_t width) {
+    uint16_t *const out = guarded(rows * width * sizeof *out);
+    for (size_t i = 0; i < rows * width; i++) {
+        out[i] = from[i / width * cols + i % width];
+    }
+    return out;
+}
+
+static void *reals_from(enum ox_real real, const double *values, size_t count, double scale) {
+    float *const narrow = floats(count);
+    for (size_t i = 0; i < count; i++) {
+        narrow[i] = (float)(scale * values[i]);
+    }
+    return reals_of(real, narrow, count);
+}
+
+/* A product of low rank beside a narrower table is what its columns would be in a table that has them. */
+static void check_low(struct lab *lab, const struct reference *ref, const struct ox_op_head *whole) {
+    enum { R = 3 };
+    const struct head_case *const shape = ref->shape;
+    const uint32_t rows = shape->rows, vocab = shape->vocab, hidden = shape->hidden;
+    const enum ox_real real = lab->products != OX_REAL_F32 ? lab->products : ref->real, type = ref->real;
+    const size_t in_len = (size_t)rows * (hidden - R), low_len = (size_t)rows * R, weight_len = (size_t)vocab * R;
+    if (hidden <= R || shape->scale > 1.0 || shape->weighted || (size_t)vocab * hidden >= 400000) {
+        return;
+    }
+    const int keep = guard_count;
+    const float scale = 0.5f; /* a power of two: the product has the bits of the column's */
+    struct ox_op_head op = *whole;
+    op.hidden = hidden - R;
+    op.in = reals_from(type, columns_of(ref->in, rows, hidden, R, true), in_len, 1.0);
+    op.weight_hi = planes_of(whole->weight_hi, vocab, hidden, hidden - R);
+    op.weight_lo = whole->weight_lo == NULL ? NULL : planes_of(whole->weight_lo, vocab, hidden, hidden - R);
+    op.low = (struct ox_head_low){
+        .in = reals_from(type, columns_of(ref->in, rows, hidden, R, false), low_len, 1.0),
+        .weight = reals_from(type, columns_of(ref->weight, vocab, hidden, R, false), weight_len, 1.0 / (double)scale),
+        .r = R, .scale = scale};
+    op.loss_sum = doubles(1);
+    *op.loss_sum = 0.0;
+    op.row_parts = doubles(2 * (size_t)rows);
+    op.scratch = guarded(ox_ops_head_scratch_bytes(&lab->compute, rows, op.hidden, vocab));
+    op.begins = true;
+    op.din = shape->loss_only ? NULL : reals(type, in_len);
+    op.low.din = shape->loss_only ? NULL : reals(type, low_len);
+    op.low.dweight = shape->loss_only ? NULL : floats(weight_len); /* as of a frozen table */
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &op));
+    lab_finish(lab);
+    check_real_error(real, "loss beside low rank", fabs(*op.loss_sum - ref->loss) / ref->loss, 1e-7, 6e-8);
+    if (!shape->loss_only) {
+        const double *const dweight = columns_of(ref->dweight, vocab, hidden, R, false);
+        double *const scaled = doubles(weight_len);
+        for (size_t i = 0; i < weight_len; i++) {
+            scaled[i] = dweight[i] * (double)scale;
+        }
+        check_real_error(real, "din beside low rank",
+                         error_of(floats_of(type, op.din, in_len), columns_of(ref->din, rows, hidden, R, true), in_len),
+                         2.5e-6, 6e-3);
+        check_real_error(real, "low.din",
+                         error_of(floats_of(type, op.low.din, low_len), columns_of(ref->din, rows, hidden, R, false),
+                                  low_len), 2.5e-6, 6e-3);
+        check_real_error(real, "low.dweight", error_of(op.low.dweight, scaled, weight_len), 2e-6, 6e-3);
+        lab_digest(lab, floats_of(type, op.low.din, low_len), low_len * sizeof(float));
+        lab_digest(lab, op.low.dweight, weight_len * sizeof(float));
+    }
+    lab_digest(lab, op.loss_sum, sizeof(double));
+    if (!shape->loss_only) { /* the gradients of low rank alone */
+        struct ox_op_head alone = op;
+        alone.din = NULL;
+        alone.low.din = reals(type, low_len);
+        alone.low.dweight = floats(weight_len);
+        REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, head, &alone));
+        lab_finish(lab);
+        CHECK(memcmp(alone.low.din, op.low.din, low_len * ox_real_bytes(type)) == 0);
+        CHECK(memcmp(alone.low.dweight, op.low.dweight, weight_len * sizeof(float)) == 0);
+    }
+    guards_end(keep);
+}
+
 static void run_on(struct lab *lab, const struct reference *ref, const struct ox_op_head *inputs) {
     const int keep = guard_count;
     const struct head_case *const shape = ref->shape;
@@ -301,9 +389,9 @@ static void run_on(struct lab *lab, const struct reference *ref, const struct ox
             check_unwanted(lab, op, in_len, weight_len);
         }
     }
-    struct ox_op_head plain = *inputs;
-    plain.row_weights = op.row_weights;
-    check_parts(lab, ref, &plain);
+    op = *inputs;
+    op.row_weights = shape->weighted ? weights : NULL;
+    check_parts(lab, ref, &op);
     guards_end(keep);
 }
 
@@ -383,6 +471,7 @@ static void run_case(struct lab labs[LAB_MAX], const struct head_case *shape, en
     for (int i = 0; i < lab_count; i++) {
         if (lab_knows(&labs[i], real) && lab_takes(&labs[i], (double)shape->rows * shape->vocab)) {
             run_on(&labs[i], &ref, &op);
+            check_low(&labs[i], &ref, &op);
         }
     }
     labs_end_case(labs);

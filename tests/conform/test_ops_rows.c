@@ -234,6 +234,7 @@ struct embed_case {
 static const struct embed_case embed_cases[] = {
     {1, 3, true, true}, {70, 48, false, false}, {130, 704, true, true}, {200, 17, false, true},
     {1300, 16, false, true}, /* rows that are sorted in several chunks */
+    {1300, 5, true, false},
 };
 enum { EMBED_COUNT = sizeof embed_cases / sizeof embed_cases[0], VOCAB = 50, PLACES = 20 };
 
@@ -301,6 +302,33 @@ static void check_ranges(struct lab *lab, const struct embed_data *data, struct 
     CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
 }
 
+static void *turned(const void *table, size_t width, size_t rows, size_t cols) {
+    unsigned char *const out = guarded(rows * cols * width);
+    for (size_t i = 0; i < rows * cols; i++) {
+        memcpy(out + (i % cols * rows + i / cols) * width, (const unsigned char *)table + i * width, width);
+    }
+    return out;
+}
+
+/* A table that lies in columns. */
+static void check_columns(struct lab *lab, const struct embed_data *data, struct ox_op_embed_forward forward,
+                          struct ox_op_embed_backward backward) {
+    const uint32_t hidden = data->shape->hidden;
+    void *const out = reals(forward.real, data->len);
+    float *const dtable = turned(random_floats(data->table_len, 7, 1.0), sizeof(float), VOCAB, hidden);
+    forward.out = out;
+    forward.column = backward.column = VOCAB;
+    forward.table_hi = turned(data->table.hi, sizeof(uint16_t), VOCAB, hidden);
+    forward.table_lo = data->table.lo == NULL ? NULL : turned(data->table.lo, sizeof(uint16_t), VOCAB, hidden);
+    backward.dtable = dtable;
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_forward, &forward));
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, embed_backward, &backward));
+    lab_finish(lab);
+    CHECK(memcmp(floats_of(forward.real, out, data->len), data->want, data->len * sizeof(float)) == 0);
+    CHECK(memcmp(dtable, turned(data->dtable_want, sizeof(float), VOCAB, hidden),
+                 data->table_len * sizeof(float)) == 0);
+}
+
 static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox_real real) {
     const int keep = guard_count;
     const struct embed_case *const shape = data->shape;
@@ -331,6 +359,9 @@ static void run_embed_on(struct lab *lab, const struct embed_data *data, enum ox
     CHECK(memcmp(dtable, data->dtable_want, data->table_len * sizeof(float)) == 0);
     CHECK(!shape->with_pos || memcmp(dpos, data->dpos_want, data->pos_len * sizeof(float)) == 0);
     check_ranges(lab, data, forward, backward);
+    if (!shape->with_pos) {
+        check_columns(lab, data, forward, backward);
+    }
     if (shape->with_pos) { /* a table that is not trained: positions alone */
         struct ox_op_embed_backward places = backward;
         places.dtable = NULL;

@@ -180,9 +180,9 @@ static uint32_t nth_of(const struct ox_plan_stage *stage, uint32_t unit_idx) {
     return nth;
 }
 
-/* Elements of the sums of a row group, of the head's own gradient and of that with the table. */
+/* Elements of the sums of a row group, of the head's own gradient and of those with the table and its adapter. */
 struct lane_elems {
-    uint64_t own, table;
+    uint64_t own, table, adapter;
 };
 
 static uint64_t grad_elems(const struct issue *is, uint32_t nth) {
@@ -207,6 +207,7 @@ static enum ox_status run_head(const struct issue *is, struct ox_unit_job *job, 
         own.dx = args->dx == NULL ? NULL : (unsigned char *)args->dx + i * row_bytes;
         own.grads = args->grads == NULL ? NULL : args->grads + i * elems.own;
         own.grads_tables[0] = args->grads_tables[0] == NULL ? NULL : args->grads_tables[0] + i * elems.table;
+        own.grads_adapter = args->grads_adapter == NULL ? NULL : args->grads_adapter + i * elems.adapter;
         own.loss_sum = group_report(is, i);
         own.logits = args->logits == NULL ? NULL : args->logits + (uint64_t)i * shape->rows * config->vocab;
         status = ox_head_run(&of, &own);
@@ -238,8 +239,16 @@ static enum ox_status issue_head(const struct issue *is) {
         float *const grads = stage_grads(is, nth);
         args.grads_tables[g] = grads == NULL ? NULL : grads + model->table.offset;
     }
-    const uint64_t of_table = grad_elems(is, nth_of(stage, ox_model_table_unit(model, 0)));
-    return run_head(is, &job, &args, (struct lane_elems){grad_elems(is, 0), of_table});
+    struct lane_elems elems = {grad_elems(is, 0), grad_elems(is, nth_of(stage, ox_model_table_unit(model, 0))), 0};
+    for (uint32_t nth = 1; nth < stage->unit_count; nth++) {
+        const uint32_t unit_idx = stage->units[nth].unit_idx;
+        if (model->units[unit_idx].role_offset[OX_ROLE_HEAD_A] != UINT64_MAX) {
+            args.adapter = planes(is, unit_idx, nth);
+            args.grads_adapter = stage_grads(is, nth);
+            elems.adapter = grad_elems(is, nth);
+        }
+    }
+    return run_head(is, &job, &args, elems);
 }
 
 static enum ox_status issue_cast(const struct issue *is) {
@@ -306,7 +315,9 @@ static enum ox_status issue_backward(const struct issue *is) {
     if (job.unit->kind == OX_UNIT_EMBED) {
         struct ox_stage_weights sums = {.grads = {NULL}};
         for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
+            const struct ox_plan_stage_unit *const use = &stage_of(is)->units[nth];
             sums.grads[nth] = stage_grads(is, nth);
+            job.planes[nth] = use->read_back ? planes(is, use->unit_idx, nth) : (struct ox_planes){NULL, NULL};
         }
         return ox_unit_backward(&job, &sums, job.ids, dx);
     }

@@ -429,6 +429,25 @@ CASES = {
         "lora": {"r": 3, "lora_alpha": 6, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True,
                  "bias": "all", "modules_to_save": ["wpe"]},
         "seed": 38, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_tables": {  # of the head and the table of a tied model, which are parted, and dropout before the head's
+        "config": lambda: llama(transformers.Qwen3Config, vocab_size=57, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=48,
+                                tie_word_embeddings=True),
+        "lora": {"r": 3, "lora_alpha": 6, "lora_dropout": 0.2,
+                 "target_modules": ["q_proj", "o_proj", "embed_tokens", "lm_head"]},
+        "objective": {"drop_seed": 9876543210123},
+        "seed": 39, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_tables_gemma2": {  # behind a factor of embeddings, before a cap of logits
+        "config": lambda: llama(transformers.Gemma2Config, vocab_size=61, hidden_size=40, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=44,
+                                query_pre_attn_scalar=10, attn_logit_softcapping=0.8, final_logit_softcapping=1.5,
+                                sliding_window=9, tie_word_embeddings=True),
+        "lora": {"r": 4, "lora_alpha": 5, "use_rslora": True, "target_modules": ["embed_tokens", "lm_head"]},
+        "seed": 40, "seq": 25, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
+    "lora_table_gpt2": {  # of the embedding alone, beside positions; the head keeps the table that was its own too
+        "config": lambda: gpt2(n_embd=36, n_layer=2, n_head=3, n_positions=64, vocab_size=73),
+        "lora": {"r": 5, "lora_alpha": 10, "target_modules": ["wte", "c_attn"], "fan_in_fan_out": True},
+        "seed": 41, "seq": 31, "batch": 2, "micro_batches": 2, "max_grad_norm": 0.5},
     "lora_phi3": {  # modules that are fused in the files
         "config": lambda: llama(transformers.Phi3Config, vocab_size=59, hidden_size=40, num_hidden_layers=2,
                                 num_attention_heads=4, num_key_value_heads=2, intermediate_size=44,
@@ -773,6 +792,10 @@ def round_to_bytes(model):
 def add_adapters(model, case):
     """The model with adapters of which B is not zero, as training begins with it; else A has no gradient."""
     random = torch.Generator().manual_seed(case["seed"] + 4000)
+    if model.config.tie_word_embeddings and {"lm_head", "embed_tokens", "wte"} & set(case["lora"]["target_modules"]):
+        # PEFT adds what it merges into either to both; what it computes before is that of two tables
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     config = peft.LoraConfig(task_type="CAUSAL_LM", **case["lora"])
     adapted = peft.get_peft_model(model, config).eval()
     for name, parameter in adapted.named_parameters():
@@ -955,8 +978,8 @@ def learning_rate_at(step):
 
 
 def decays(name, parameter):
-    """As transformers' Trainer decides by names, but for embeddings."""
-    return (parameter.dim() >= 2 and not is_embedding(name) and not name.endswith("bias")) or \
+    """As transformers' Trainer decides by names, but for embeddings; their adapters are like others."""
+    return (parameter.dim() >= 2 and (not is_embedding(name) or ".lora_" in name) and not name.endswith("bias")) or \
         name.endswith("sinks") or "_magnitude_vector" in name
 
 
@@ -1007,8 +1030,10 @@ def dropping(model, objective, step, mb):
     for name, module in model.named_modules():
         parts = name.split(".")
         if "drop_seed" in objective and name.endswith(".lora_dropout.default"):
-            unit = int(parts[parts.index("layers") + 1]) + 1
-            seed = objective["drop_seed"] ^ (unit << 8 | slots[parts[-3]])
+            if "layers" in parts:
+                seed = objective["drop_seed"] ^ (int(parts[parts.index("layers") + 1]) + 1 << 8 | slots[parts[-3]])
+            else:  # of a head; embeddings have none
+                seed = objective["drop_seed"] ^ (model.config.num_hidden_layers + 1 << 8 | 252)
             hooks.append(module.register_forward_hook(hook_of(seed, module.p)))
     yield
     for hook in hooks:

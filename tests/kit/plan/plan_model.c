@@ -38,6 +38,13 @@ static uint32_t make_stages(struct plan_model *m, const struct plan_model_sizes 
             before->units[before->unit_count++].unit_idx = i;
             continue;
         }
+        if (sizes->adapts && kind == OX_PLAN_BLOCK && before != NULL && before->kind == OX_PLAN_EMBEDDING &&
+            before->unit_count == 1) {
+            before->units[before->unit_count++] = (struct ox_plan_stage_unit){.unit_idx = i, .read_back = true};
+            before->forward.scratch_bytes = sizes->forward_bytes;
+            before->backward.scratch_bytes = sizes->backward_bytes;
+            continue;
+        }
         const bool follows = sizes->chains && kind == OX_PLAN_BLOCK && before != NULL &&
                              before->kind == OX_PLAN_BLOCK && before->starts_back < 2;
         m->stages[count] = make_stage(sizes, kind, i);

@@ -23,6 +23,7 @@ struct plan_model_sizes {
     uint64_t head_bytes, head_eval_bytes;             /* scratch of the head in training, and for the loss alone */
     uint64_t tied_elems; /* of the embedding that the head uses as its table; 0: it has its own */
     bool without_embedding, without_head; /* the first unit, or the last, is a block, or the other end if it is alone */
+    bool adapts; /* the embedding has a second unit, the next one, that its backward reads too */
     bool pairs;  /* blocks compute with two units each, where there are as many */
     uint32_t shares; /* every block's first unit is that of so many more stages, 2 at most, right behind it */
     bool in_turn;    /* their gradients are added in turn */

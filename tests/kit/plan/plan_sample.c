@@ -120,7 +120,8 @@ static void draw_model(struct plan_sample *s, uint64_t seed, uint64_t *counter) 
     const uint64_t stages = plan_sample_number(seed, &shares_counter, 3);
     sizes.in_turn = sizes.shares && stages > 0;
     sizes.shares *= sizes.in_turn ? (uint32_t)stages : 1;
-    uint64_t chains_counter = 97000;
+    uint64_t chains_counter = 97000, adapts_counter = 96000;
+    sizes.adapts = unit_count > 3 && plan_sample_number(seed, &adapts_counter, 4) == 0;
     sizes.chains = plan_sample_number(seed, &chains_counter, 4) == 0;
     const uint64_t frozen = plan_sample_number(seed, &uses_counter, UINT64_C(1) << 24);
     const uint64_t how = plan_sample_number(seed, &uses_counter, 6); /* the first units, or any */

@@ -12,18 +12,20 @@
 const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mistral_window", "gpt2_small",
                                     "gemma2", "granite", "cohere2", "olmo2", "frozen_parts", "qwen2_moe", "olmoe",
                                     "gpt_oss", "lora_qwen2", "glm4_moe", "deepseek_v3", "granitemoe",
-                                    "router_losses", "router_bias", "lora_dropout", "lora_saved",
-                                    "shared_gemma3", "lora_mixtral", "lora_dora", "lora_q8", /* FEW */
+                                    "router_losses", "router_bias", "lora_tables", "lora_saved",
+                                    "shared_gemma3", "lora_mixtral", "lora_dora", "lora_q8",
+                                    "lora_tables_gemma2", /* FEW */
                                     "llama_bias", "llama_tied_gqa", "llama3_rope", "qwen2", "qwen3_windows",
                                     "smollm3", "phi3_long", "phi3_short", "yarn", "linear_rope", "olmo3",
                                     "gemma3", "exaone4", "frozen_blocks", "frozen_below", "frozen_table",
                                     "groups", "loss_terms", "shared_qwen2",
                                     "mixtral", "mixtral_packed", "qwen3_moe", "gpt_oss_mxfp4", "glm4_moe_packed",
                                     "deepseek_v3_packed", "deepseek_v2", "lora_deepseek", "qwen2_moe_windows",
-                                    "lora_llama", "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
+                                    "lora_llama", "lora_dropout", "lora_table_gpt2",
+                                    "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
                                     "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2", "eight_qwen3",
                                     "eight_gpt2"};
-enum { FEW = 25 };
+enum { FEW = 26 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 
 size_t golden_taken_count(void) {

@@ -114,10 +114,12 @@ static void bench_close(struct bench *b) {
 }
 
 static void run_to(struct bench *b, const struct ox_schedule *schedule, float *y) {
-    const struct ox_head_args head = {.tables = {{.hi = b->hi}}, .grads_tables = {b->grads_table},
+    const struct ox_planes beside = {.hi = b->hi + b->block_elems};
+    const struct ox_head_args head = {.tables = {{.hi = b->hi}}, .grads_tables = {b->grads_table}, .adapter = beside,
+                                      .grads_adapter = b->grads + b->block_elems,
                                       .loss_sum = (double *)y, .loss_scale = 0.5f};
     struct ox_unit_job job = {.run = {.ops = &b->ops, .lane = b->lane}, .shape = &b->shape,
-                              .unit = unit_of(b), .planes = {{.hi = b->hi}}, .head = &head, .ids = b->positions,
+                              .unit = unit_of(b), .planes = {{.hi = b->hi}, beside}, .head = &head, .ids = b->positions,
                               .targets = b->positions, .positions = b->positions, .cos_table = b->cos_table,
                               .sin_table = b->sin_table};
     void *const x = unit_of(b)->kind == OX_UNIT_EMBED ? (void *)b->positions : b->x;
@@ -526,11 +528,15 @@ int main(void) {
     test_faults(gpt2_small, OX_UNIT_HEAD);
     test_faults(gemma3_small, OX_UNIT_EMBED);
     test_faults(gpt2_small, OX_UNIT_EMBED);
+    test_faults(adapted_tables, OX_UNIT_HEAD);
+    test_faults(adapted_tables, OX_UNIT_EMBED);
     test_every_fault(llama_small, OX_UNIT_BLOCK);
     test_every_fault(gpt2_small, OX_UNIT_BLOCK);
     test_every_fault(mixture_shared, OX_UNIT_BLOCK);
     test_every_fault(llama_small, OX_UNIT_HEAD);
     test_every_fault(gemma3_small, OX_UNIT_EMBED);
+    test_every_fault(adapted_tables, OX_UNIT_HEAD);
+    test_every_fault(adapted_tables, OX_UNIT_EMBED);
     test_parts(qwen3_small);
     test_parts(mixture);
     test_parts(mixture_biased);

@@ -249,6 +249,12 @@ static void change_facts(struct plan_sample *s, const struct ox_plan *plan, stru
         if (i == s->in.model.stage_count && stage->kind != OX_PLAN_HEAD) {
             refuse_fact(s, plan, &stage->output_bytes, tally);
         }
+        if (stage->kind == OX_PLAN_EMBEDDING && stage->forward.scratch_bytes > 0) { /* with an adapter */
+            refuse_fact(s, plan, &stage->forward.scratch_bytes, tally);
+            if (back) {
+                refuse_fact(s, plan, &stage->backward.scratch_bytes, tally);
+            }
+        }
         if (stage->kind == OX_PLAN_EMBEDDING) {
             continue;
         }

@@ -94,8 +94,11 @@ static uint64_t expected_in(const struct plan_sample *s, bool train) {
             continue;
         }
         const bool reads = !back || stage->kind == OX_PLAN_BLOCK;
-        for (uint32_t k = 0; k < stage->unit_count && reads; k++) {
+        for (uint32_t k = 0; k < stage->unit_count; k++) {
             const uint32_t unit_idx = stage->units[k].unit_idx;
+            if (!reads && !stage->units[k].read_back) {
+                continue;
+            }
             const bool once = i < count && model->units[unit_idx].stage_idx == stage_idx;
             bytes += (each_pass ? before == stage || !uses(before, unit_idx) : once) ? bytes_of_others(s, unit_idx) : 0;
         }
