@@ -748,9 +748,9 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
         engine->budget.generations = (uint32_t)trainer->config.memory.store_generations;
     }
     if (status == OX_OK && trainer->config.save.eval_ema && !ox_engine_plan_swaps(trainer->plan)) {
-        status = ox_fail(OX_E_CONFIG, "--eval-ema: averages are evaluated in the place of the weights, and weights "
-                         "live on drives, or the store has one generation; give more --host-mem (or --weights-tier "
-                         "host, --store-generations 2), or measure checkpoints by `offload eval --ema`");
+        status = ox_fail(OX_E_CONFIG, "--eval-ema: averages are evaluated in the place of the weights, which come "
+                         "back from the store, and it has one generation; give --store-generations 2, or measure "
+                         "checkpoints by `offload eval --ema`");
     }
     return status;
 }

@@ -1,5 +1,6 @@
 /* Averages of the weights in the place of the weights, for an evaluation. */
 #include "engine/step/engine_internal.h"
+#include "engine/step/planes/planes.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -18,13 +19,16 @@ static bool any_on_drives(const struct ox_engine_plan *plan, bool weights) {
     return any;
 }
 
+static bool any_there(const struct ox_engine_plan *plan) {
+    return any_on_drives(plan, true) || any_on_drives(plan, false);
+}
+
 bool ox_engine_plan_swaps(const struct ox_engine_plan *plan) {
-    return !any_on_drives(plan, true) &&
-           (!any_on_drives(plan, false) || ox_plan_generations(&plan->input.budget) > 1);
+    return !any_there(plan) || ox_plan_generations(&plan->input.budget) > 1;
 }
 
 bool ox_engine_swaps_from_commit(const struct ox_engine *engine) {
-    return any_on_drives(engine->plan, false);
+    return any_there(engine->plan);
 }
 
 /* Exchanges the masters of a chunk's trained tensors with their averages; returns how many averages the master's format
@@ -48,10 +52,10 @@ static uint64_t swap_chunk(const struct ox_model *model, uint32_t unit_idx, cons
     return ox_chunk_values_set(view, OX_PLANE_MASTER);
 }
 
-/* Averages that are read from drives are put into memory alone, so the last commit keeps the weights. */
+/* Averages that are read from drives are put into memory, so the last commit keeps the weights. */
 static enum ox_status swap_all(struct ox_engine *engine) {
     const struct ox_model *const model = engine->config.model;
-    enum ox_status status = ox_engine_finish_update(engine);
+    enum ox_status status = OX_OK;
     for (uint32_t unit_idx = 0; unit_idx < model->unit_count; unit_idx++) {
         const uint32_t count = model->units[unit_idx].trained ? ox_engine_chunk_count(engine, unit_idx) : 0;
         for (uint32_t i = 0; i < count && status == OX_OK; i++) {
@@ -68,22 +72,42 @@ static enum ox_status swap_all(struct ox_engine *engine) {
     return status;
 }
 
+/* Where weights live on drives, averages go there too: as a transaction behind the last commit, which is never
+ * committed but kept, so that an evaluation finds it by its step, and the way back to the commit forgets it. */
+static enum ox_status swap_on_drives(struct ox_engine *engine, uint64_t step) {
+    struct ox_first_failure first = {0};
+    OX_TRY(ox_store_begin(engine->store, step + 1));
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_rank_write_begin(engine->seats[i].rank);
+    }
+    ox_first_failure_note(&first, swap_all(engine));
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        ox_first_failure_note(&first, ox_rank_load_end(engine->seats[i].rank));
+        engine->seats[i].rank->planes.step = step + 1;
+    }
+    if (first.status == OX_OK) {
+        ox_store_keep(engine->store);
+    }
+    return ox_first_failure_result(&first);
+}
+
 enum ox_status ox_engine_swap_averages(struct ox_engine *engine) {
     const bool from_commit = ox_engine_swaps_from_commit(engine);
     OX_ASSERT(engine->config.state.averages && ox_engine_plan_swaps(engine->plan));
-    if (!from_commit) {
-        return swap_all(engine);
-    }
-    if (engine->averaged) {
+    if (from_commit && engine->averaged) {
         engine->averaged = false;
         return ox_engine_roll_back(engine);
     }
+    OX_TRY(ox_engine_finish_update(engine));
+    if (!from_commit) {
+        return swap_all(engine);
+    }
+    const uint64_t step = ox_first_rank(engine)->planes.step;
     struct ox_store_info info;
-    enum ox_status status = ox_engine_finish_update(engine);
     ox_store_info(engine->store, &info);
-    if (status == OX_OK && info.step != ox_first_rank(engine)->planes.step) {
+    if (info.step != step) {
         return ox_fail(OX_E_IO, "--eval-ema: the step is not in the store, from which its weights would come back");
     }
-    engine->averaged = status == OX_OK;
-    return status == OX_OK ? swap_all(engine) : status;
+    engine->averaged = true;
+    return any_on_drives(engine->plan, true) ? swap_on_drives(engine, step) : swap_all(engine);
 }

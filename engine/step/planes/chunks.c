@@ -444,6 +444,12 @@ void ox_rank_load_begin(struct ox_rank *rank, uint64_t step) {
     rank->planes.step = step;
 }
 
+void ox_rank_write_begin(struct ox_rank *rank) {
+    OX_ASSERT(!rank->loading && !rank->pending.exists && !rank->planes.must_restore && !rank->planes.must_take_back);
+    rank->loading = true;
+    ox_rank_forget_saved(rank);
+}
+
 enum ox_status ox_rank_load_end(struct ox_rank *rank) {
     OX_ASSERT(rank->loading);
     rank->loading = false;

@@ -22,6 +22,8 @@ OX_MUST enum ox_status ox_rank_chunk_put(struct ox_rank *rank, uint32_t unit_idx
 OX_MUST enum ox_status ox_rank_return_saved(struct ox_rank *rank, uint32_t unit_idx, uint32_t chunk_count);
 /* Between load_begin and load_end chunks that are put go to the store too. load_end waits for what is in flight. */
 void ox_rank_load_begin(struct ox_rank *rank, uint64_t step);
+/* The same, of a rank that has a step: its chunks are read as of that step while others are written. */
+void ox_rank_write_begin(struct ox_rank *rank);
 OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
 /* Writes what the store misses of the step to be committed, between load_begin and load_end: planes that live in memory
  * alone. */

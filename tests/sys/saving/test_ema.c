@@ -179,7 +179,11 @@ static void test_eval_ema(void) {
                                          "--state-tier nvme --weights-tier host",
                                          "--state-tier nvme --weights-tier host --persist-steps 4",
                                          "--state-tier nvme --weights-tier host --device-mem 8MiB --ranks 2",
-                                         "--state-tier nvme --weights-tier device --device-mem 8MiB"};
+                                         "--state-tier nvme --weights-tier device --device-mem 8MiB",
+                                         /* with the weights there too */
+                                         "--state-tier nvme --weights-tier nvme",
+                                         "--state-tier nvme --weights-tier nvme --persist-steps 4 --device-mem 8MiB",
+                                         "--state-tier nvme --weights-tier nvme --ranks 2 --sharding full_shard"};
     enum { BYTES = 1601 }; /* whole windows of 16 */
     char *const all = files_read(text, NULL);
     char words[512], first[SYS_PATH_BYTES];
@@ -218,7 +222,8 @@ static void test_eval_ema(void) {
         files_remove_folder(test_path("weights"));
     }
     static const char *const refused[][2] = {{"--eval-ema", "add --ema-decay"},
-                                             {"--eval-ema --ema-decay 0.75", "weights live on drives"}};
+                                             {"--eval-ema --ema-decay 0.75 --store-generations 1",
+                                              "it has one generation; give --store-generations 2"}};
     for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
         begin("none", refused[i][0], i == 1);
         sys_run(&args, &process);
