@@ -63,6 +63,21 @@ struct run {
     bool single; /* one generation */
 };
 
+/* A folder with weights of a model, which one step has made. */
+static const char *base_of(const char *model) {
+    static char folder[SYS_PATH_BYTES]; /* of the run */
+    char config[SYS_PATH_BYTES];
+    snprintf(config, sizeof config, "%s", sys_write_model(model));
+    if (!files_exist(test_pathf("base-%s/checkpoint-1/config.json", model))) {
+        sys_args_train(&args, config, text_path, plain_pathf("base-%s", model));
+        sys_args_add(&args, common_words);
+        sys_args_add(&args, "--max-steps 1 --sum-groups 8");
+        sys_run_well(&args, &process);
+    }
+    snprintf(folder, sizeof folder, "%s", test_pathf("base-%s/checkpoint-1", model));
+    return folder;
+}
+
 static struct run draw_run(unsigned processes_max) {
     static const char *const models[] = {"llama", "gpt2"};
     static const struct {
@@ -85,15 +100,30 @@ static struct run draw_run(unsigned processes_max) {
         {"--experts-per-unit 1", "mixtral"},
         {"--dtype bf16 --idle-experts skip --experts-per-unit 2", "mixtral"},
         {"--optimizer muon --experts-per-unit all", "deepseek"}};
-    const unsigned nth = draw(sizeof numbers / sizeof *numbers);
+    static const struct {
+        const char *words, *model, *chunks;
+    } based[] = { /* beside a base with weights */
+        {"--dtype bf16 --lora-r 3 --lora-target-modules v_proj,embed_tokens,lm_head", "llama", "2048"},
+        {"--lora-r 2 --lora-dropout 0.2 --lora-target-modules o_proj,lm_head --lora-modules-to-save input_layernorm",
+         "untied", "4096"},
+        {"--dtype bf16 --base-dtype q8 --lora-r 3 --lora-target-modules all-linear", "llama", "65536"},
+        {"--base-dtype q8 --freeze layers.0 --freeze layers.1", "untied", "65536"}};
+    enum { FRESH = sizeof numbers / sizeof *numbers, BASED = sizeof based / sizeof *based };
+    const unsigned nth = draw(FRESH + BASED), of_base = nth - FRESH;
     static const unsigned groups[] = {1, 2, 4, 4, 8}, group_count = sizeof groups / sizeof *groups;
     static const char *const chunks[] = {"2048", "4096", "8192"};
-    const char *const any = DRAW_FROM(models), *const model = numbers[nth].model != NULL ? numbers[nth].model : any;
-    struct run run = {.model = sys_write_model(model), .numbers = numbers[nth].words};
+    const char *const any = DRAW_FROM(models), *const chunk = DRAW_FROM(chunks);
+    struct run run = {.chunks = chunk};
+    if (nth < FRESH) {
+        run.model = sys_write_model(numbers[nth].model != NULL ? numbers[nth].model : any);
+        run.numbers = numbers[nth].words;
+    } else {
+        run = (struct run){.model = base_of(based[of_base].model), .numbers = based[of_base].words,
+                           .chunks = based[of_base].chunks};
+    }
     run.steps = (40 + draw(160)) / SLOWNESS + 10;
     run.processes_max = processes_max;
     run.sum_groups = processes_max > 1 ? groups[1 + draw(group_count - 1)] : DRAW_FROM(groups);
-    run.chunks = DRAW_FROM(chunks);
     run.drives = draw(4);
     run.single = run.drives > 0 && processes_max == 1 && one_in(5); /* several processes need two generations */
     return run;
@@ -545,7 +575,8 @@ static const char *draw_origin(const struct run *run, bool resuming, struct know
 }
 
 static bool is_complete(const struct part *part) {
-    const bool says_so = is_alone(part) || strstr(process.outcome.out, "model folder: ") != NULL;
+    const bool says_so = is_alone(part) || strstr(process.outcome.out, "model folder: ") != NULL ||
+                         strstr(process.outcome.out, "adapter folder: ") != NULL;
     return says_so && !sys_said(&process, "\nstopped ") && (!is_alone(part) || process.outcome.exit_status == 0);
 }
 
