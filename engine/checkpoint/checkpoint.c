@@ -429,12 +429,16 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
                                    const struct ox_checkpoint_save *save) {
     struct ox_checkpoint_job job;
     enum ox_status status = ox_engine_finish_update(engine);
+    OX_THEN(status, ox_engine_average_residuals(engine)); /* this run goes on with it, too, as one from here would */
     OX_THEN(status, ox_checkpoint_begin(engine, state, save, &job));
     if (status != OX_OK) {
         return status;
     }
     if (job.files != NULL) {
         status = ox_checkpoint_files_fill(job.files, engine, false);
+    }
+    if (ox_engine_has_residuals(engine) && ox_team_leads(job.team) && job.files != NULL && !save->weights_alone) {
+        OX_THEN(status, ox_checkpoint_write_residuals(engine, job.tmp));
     }
     return ox_checkpoint_end(&job, OX_TEAM_RUN, status);
 }

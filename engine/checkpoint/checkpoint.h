@@ -8,6 +8,7 @@
  *                          BF16, <name>.master; all in F32, which
  *                          represents every format of the state exactly; the file is not there where weights are
  *                          saved alone, or are all that is kept of an older checkpoint
+ *                          powersgd.safetensors of a run with exchanges of low rank: what they keep
  *                          trainer_state.json: struct ox_run_state, and the names, sizes and XXH3-128 of
  *                          all other files
  *     latest               text: the newest checkpoint's name; replaced by rename

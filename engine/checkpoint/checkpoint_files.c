@@ -451,7 +451,8 @@ static enum ox_status begin_file(void *context, const char *path, bool *known) {
     struct reading *const reading = context;
     const size_t bytes = strlen(path), suffix_bytes = strlen(suffix);
     struct ox_st_file *file = NULL;
-    *known = bytes > suffix_bytes && strcmp(path + bytes - suffix_bytes, suffix) == 0;
+    *known = bytes > suffix_bytes && strcmp(path + bytes - suffix_bytes, suffix) == 0 &&
+             strstr(path, "/" OX_RESIDUALS_FILE) == NULL; /* which has no planes */
     if (!*known) {
         return OX_OK;
     }

@@ -37,6 +37,11 @@ bool ox_manifest_has_state(const struct ox_manifest *manifest);
 OX_MUST enum ox_status ox_checkpoint_drop_state(const char *path);
 enum { OX_OPTIM_NAME_BYTES = OX_TENSOR_NAME_BYTES + 16 };
 #define OX_OPTIM_FILE "optimizer.safetensors"
+#define OX_RESIDUALS_FILE "powersgd.safetensors"
+/* Writes that file, from the first process's copy of the model, after ox_engine_average_residuals; reads it on every
+ * process, where it is there. */
+OX_MUST enum ox_status ox_checkpoint_write_residuals(struct ox_engine *engine, const char *folder);
+OX_MUST enum ox_status ox_checkpoint_read_residuals(struct ox_engine *engine, const char *folder);
 /* Writes "<tensor name>.exp_avg" and the like into `name`, of OX_OPTIM_NAME_BYTES. */
 void ox_optim_name(const struct ox_tensor *tensor, enum ox_plane plane, char *name);
 /* The entry of the tensor's plane in an optimizer file, or NULL. */

@@ -346,6 +346,7 @@ enum ox_status ox_checkpoint_load_on(struct ox_engine *engine, const char *path,
                                                       .optim = optim,
                                                       .entries = entries});
     }
+    OX_THEN(status, ox_engine_config_of(engine)->eval_only ? OX_OK : ox_checkpoint_read_residuals(engine, path));
     ox_st_close(&optim);
     ox_hf_close(&folder);
     ox_manifest_close(&manifest);

@@ -281,6 +281,10 @@ struct ox_config_ranks {
     uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */
     enum ox_reduction_choice reduction; /* who adds their gradients */
     enum ox_exchange_dtype exchange_dtype; /* in what sums travel between them: the same words in the same order */
+    uint64_t powersgd_rank, powersgd_start_step; /* columns of the matrices that processes exchange; 0: they exchange
+                                                    sums */
+    double powersgd_min_rate;
+    bool powersgd_warm_start;
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */
 };

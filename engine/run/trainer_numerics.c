@@ -124,6 +124,11 @@ static uint64_t exchange_hash(const struct ox_engine_config *e, uint64_t hash) {
     if (e->library_sums && e->ranks > 1) {
         return ox_hash64("library sums", strlen("library sums"), hash);
     }
+    if (e->low_rank.rank > 0) { /* blocks are the rows of a rank */
+        const uint64_t low_rank[] = {hash, e->low_rank.rank, e->low_rank.start_step, e->low_rank.warm_start,
+                                     (uint64_t)(1000 * e->low_rank.min_rate), e->ranks, e->copies};
+        return ox_hash_seed(low_rank, sizeof low_rank / sizeof *low_rank);
+    }
     if (e->exchange != OX_EXCHANGE_FP32 && e->ranks > 1) { /* each sum that travels is rounded: their number counts */
         const uint64_t narrow[] = {hash, e->exchange,
                                    e->ranks / e->pipe / ox_max_u64(e->tensors, 1), e->copies};

@@ -368,7 +368,10 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, of_data));
     OX_THEN(status, check_exchange(trainer, of_data));
+    OX_THEN(status, ox_trainer_divide_low_rank(trainer, of_data));
+    engine->sharding = sharding_of(config->ranks.sharding);
     OX_THEN(status, set_copies(trainer, of_data));
+    OX_THEN(status, ox_trainer_set_low_rank(trainer, of_data));
     return status;
 }
 

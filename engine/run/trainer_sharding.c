@@ -271,3 +271,75 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
     }
     return set_sharding(trainer, of_data);
 }
+
+/* ---- PowerSGD ------------------------------------------------------------------------------------------- */
+
+/* What does not exist with exchanges of low rank, in words of options; NULL: all of the run does. */
+static const char *not_of_low_rank(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_config *const config = &trainer->config;
+    return engine->device == OX_DEVICE_CUDA                        ? "--device cuda"
+           : engine->pipe * engine->tensors * engine->contexts > 1 ? "ranks that divide layers, features or rows"
+           : engine->experts > 1                                   ? "--expert-parallel-size"
+           : strcmp(config->ranks.mesh, "auto") == 0               ? "--mesh auto"
+           : config->memory.nvme_count > 0                         ? "--nvme"
+           : engine->dtype == OX_COMPUTE_FP16                      ? "--dtype fp16"
+           : config->ranks.exchange_dtype != OX_EXCHANGE_FP32      ? "--exchange-dtype"
+           : config->ranks.reduction == OX_REDUCTION_LIBRARY       ? "--reduction library" : NULL;
+}
+
+/* Divides the model among the ranks of a process, each of which then has a copy, unless the user has said so. Of one
+ * process that plans for several the copies are theirs. */
+static enum ox_status divide_for_processes(struct ox_trainer *trainer, uint32_t ranks) {
+    struct ox_config_ranks *const words = &trainer->config.ranks;
+    const uint32_t processes = ox_team_count(trainer->team);
+    const bool plans = trainer->config.tool.plan_only && processes == 1;
+    if (ranks == 1 || (processes == 1 && !plans)) {
+        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": needs several processes; within one, sums are exact "
+                       "and cost no network; leave it out, or start processes with mpirun", words->powersgd_rank);
+    }
+    if (words->sharding == OX_SHARDING_CHOICE_AUTO) {
+        const bool alone = plans || ranks == processes;
+        words->sharding = alone ? OX_SHARDING_CHOICE_NO_SHARD : OX_SHARDING_CHOICE_HYBRID_SHARD;
+        words->shard_size = alone ? 0 : ranks / processes;
+    }
+    return OX_OK;
+}
+
+enum ox_status ox_trainer_divide_low_rank(struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config *const config = &trainer->config;
+    trainer->engine_config.low_rank = (struct ox_low_rank_config){0};
+    if (config->ranks.powersgd_rank == 0 || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    const char *const other = not_of_low_rank(trainer);
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": does not exist with %s yet; leave one of them out",
+                       config->ranks.powersgd_rank, other);
+    }
+    return divide_for_processes(trainer, ranks);
+}
+
+enum ox_status ox_trainer_set_low_rank(struct ox_trainer *trainer, uint32_t ranks) {
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint32_t processes = ox_team_count(trainer->team);
+    if (words->powersgd_rank == 0 || trainer->input.eval_alone) {
+        return OX_OK;
+    }
+    const uint32_t copies = engine->sharding == OX_SHARDING_NONE ? ranks : engine->copies;
+    if (copies <= 1 || (processes > 1 && copies != processes)) {
+        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": sums within a process stay exact, so each of the %u "
+                       "processes has a copy of the model; give --sharding hybrid_shard --shard-size %u, no_shard "
+                       "with one rank a process, or leave out --sharding", words->powersgd_rank, processes,
+                       ranks / processes);
+    }
+    engine->low_rank = (struct ox_low_rank_config){
+        .rank = (uint32_t)words->powersgd_rank, .min_rate = words->powersgd_min_rate,
+        .start_step = words->powersgd_start_step, .warm_start = words->powersgd_warm_start};
+    ox_log(OX_LOG_INFO, "--powersgd-rank %" PRIu64 ": inexact; from step %" PRIu64 " on %u copies of the model "
+           "exchange gradients of matrices in low rank, so another number of processes or ranks has other bits%s",
+           words->powersgd_rank, words->powersgd_start_step + 1, copies,
+           processes == 1 ? "; planned for a process for each copy" : "");
+    return OX_OK;
+}

@@ -85,6 +85,12 @@ struct ox_engine_config {
     uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then
                                    the number of ranks, whatever it says */
+    struct ox_low_rank_config {
+        uint32_t rank;       /* copies exchange gradients as matrices of so many columns; 0: whole */
+        double min_rate;     /* where that is as many times smaller */
+        uint64_t start_step; /* from the step behind it on */
+        bool warm_start;     /* Q begins as that of the last step, else anew */
+    } low_rank; /* not with exchange, library_sums and GPUs */
     enum ox_exchange_dtype exchange; /* in what sums of gradients travel between ranks; not with library_sums */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
@@ -110,6 +116,9 @@ struct ox_engine_plan {
     struct ox_shard_table whole; /* of whole units, by which the store is laid out */
     uint64_t *drive_bytes;       /* a rank's part of each drive; NULL with one rank */
     uint64_t *unit_elems;
+    struct ox_low_rank low_rank; /* input.ranks has it, if it is used, with the matrices of all units */
+    struct ox_low_rank_matrix *matrices;
+    uint32_t *matrices_of, *matrix_tensors;
     uint32_t *pipe_of, *group_of; /* input.ranks has them: the coordinate of each unit, and its group of features */
     uint32_t *expert_of; /* and which of the ranks that divide experts has it */
     uint32_t *stage_of;  /* the model's stage that each of input.model is, or begins with */
@@ -228,6 +237,21 @@ struct ox_batch {
     double *reference; /* (batch): log-probabilities of the sequences by the reference; NULL without pairs */
 };
 struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
+
+/* What exchanges of low rank (low_rank of the configuration) keep of a block of a matrix, between steps. */
+struct ox_residual {
+    uint32_t tensor_idx, use;        /* the matrix, and which use of its unit the gradient is of */
+    uint32_t row_first, rows, cols, rank;
+    float *rest, *q;                 /* (rows, cols), and (rank, cols) */
+};
+typedef enum ox_status ox_residual_fn(void *context, const struct ox_residual *of);
+bool ox_engine_has_residuals(const struct ox_engine *engine);
+/* Calls `fn` for the blocks of all ranks of this process, or of its first copy of the model; ends with its failure. */
+OX_MUST enum ox_status ox_engine_each_residual(struct ox_engine *engine, bool one_copy, ox_residual_fn *fn,
+                                               void *context);
+/* Replaces the residuals of all copies by their mean: together they have as much left to send as before. All
+ * processes call it; without residuals it does nothing. */
+OX_MUST enum ox_status ox_engine_average_residuals(struct ox_engine *engine);
 
 struct ox_step_result;
 struct ox_step_input {

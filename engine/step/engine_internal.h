@@ -1,4 +1,5 @@
-/* Shared by the files of the facade (averages.c, engine.c, engine_store.c, rank.c): the ranks of a process as one. */
+/* Shared by the files of the facade (averages.c, engine.c, engine_store.c, plans.c, rank.c, residuals.c): the ranks of
+ * a process as one. */
 #ifndef OX_ENGINE_STEP_ENGINE_INTERNAL_H
 #define OX_ENGINE_STEP_ENGINE_INTERNAL_H
 
@@ -65,6 +66,10 @@ typedef enum ox_status ox_seat_fn(struct ox_seat *seat, void *context);
 OX_MUST enum ox_status ox_engine_here(struct ox_engine *engine, ox_seat_fn *fn, void *context);
 /* Lets all ranks of all processes do this, and returns the same status on all of them: the first failure of any. */
 OX_MUST enum ox_status ox_engine_all(struct ox_engine *engine, ox_seat_fn *fn, void *context, const char *what);
+
+/* Lists the matrices of all units that are trained, in the order of units, where copies exchange their gradients in low
+ * rank (residuals.c). */
+OX_MUST enum ox_status ox_engine_low_rank_open(const struct ox_engine_config *config, struct ox_engine_plan *plan);
 
 /* ---- engine_store.c ---- */
 

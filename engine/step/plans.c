@@ -1,5 +1,5 @@
 /* Describes a model to the planner and finds the plans of an engine, one for each rank; reserves nothing. */
-#include "engine/step/rank/rank.h"
+#include "engine/step/engine_internal.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -724,6 +724,7 @@ enum ox_status ox_engine_plan_open(const struct ox_engine_config *config, struct
     }
     describe_model(config, plan);
     status = describe_pipe(config, plan);
+    OX_THEN(status, ox_engine_low_rank_open(config, plan));
     OX_THEN(status, divide_budget(config, plan));
     OX_THEN(status, open_table(config, plan));
     if (status == OX_OK) {
@@ -749,6 +750,9 @@ void ox_engine_plan_close(struct ox_engine_plan **plan_ptr) {
     ox_shard_table_close(&plan->table);
     free(plan->drive_bytes);
     ox_shard_table_close(&plan->whole);
+    free(plan->matrices);
+    free(plan->matrices_of);
+    free(plan->matrix_tensors);
     free(plan->pipe_of);
     free(plan->group_of);
     free(plan->expert_of);

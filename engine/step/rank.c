@@ -92,7 +92,13 @@ static enum ox_status open_memory(struct ox_rank *rank) {
         rank->totals == NULL || rank->reports == NULL) {
         return ox_fail(OX_E_NOMEM, "engine: no memory for %u marks", task_max);
     }
-    return ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
+    const enum ox_status status = ox_tiers_open(rank->device, rank->optim_pool, bytes, &rank->tiers);
+    for (uint32_t i = 0; i < train->buf_count && status == OX_OK; i++) { /* nothing is left to be sent */
+        if (train->bufs[i].kind == OX_BUF_RESIDUAL) {
+            memset(ox_rank_resident_ptr(rank, i), 0, train->bufs[i].bytes);
+        }
+    }
+    return status;
 }
 
 static enum ox_status open_device(struct ox_rank *rank) {

@@ -69,7 +69,7 @@ static void place_homes(struct ox_builder *b) {
         place_unit_homes(b, i);
     }
     for (uint32_t i = 0; i < plan->grad_count; i++) {
-        s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = OX_NONE;
+        s->grad_home[i] = s->grad_spool[i] = s->grad_live[i] = s->residual[i] = OX_NONE;
         if (!model->eval_only && ox_build_holds(b, model->grads[i].unit_idx)) {
             ox_build_grad_home(b, i);
         }

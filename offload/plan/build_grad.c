@@ -75,6 +75,13 @@ static uint32_t new_grad_home(struct ox_builder *b, enum ox_tier tier, uint32_t 
 void ox_build_grad_home(struct ox_builder *b, uint32_t grad_idx) {
     struct ox_plan *const plan = b->plan;
     struct ox_plan_scratch *const s = b->scratch;
+    if (ox_low_rank_used(b->in, grad_idx)) { /* in every plan, as it keeps its content between steps */
+        const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(b->in, grad_idx);
+        s->residual[grad_idx] = ox_build_resident(b, OX_BUF_RESIDUAL, b->compute,
+                                                  2 * ox_low_rank_kept(&sizes) * sizeof(float),
+                                                  ox_build_grad(b, grad_idx)->unit_idx);
+        plan->bufs[s->residual[grad_idx]].grad_idx = grad_idx;
+    }
     if (grad_on_device(b, grad_idx)) {
         if (b->in->placement.overlap && ox_build_grad(b, grad_idx)->added_to == OX_NONE) {
             s->grad_home[grad_idx] = new_grad_home(b, OX_TIER_DEVICE, grad_idx, true);
@@ -305,9 +312,37 @@ static void sum_parts(struct ox_builder *b, uint32_t grad_idx, enum ox_axis axis
     }
 }
 
+uint32_t ox_plan_residual(const struct ox_plan *plan, uint32_t grad_idx) {
+    OX_ASSERT(grad_idx < plan->grad_count);
+    return ((const struct ox_plan_full *)plan)->scratch.residual[grad_idx];
+}
+
+/* The other way for copies to sum `given`, to where the whole sums would have come. */
+static void sum_low_rank(struct ox_builder *b, uint32_t grad_idx, uint32_t given) {
+    struct ox_plan_scratch *const s = b->scratch;
+    const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(b->in, grad_idx);
+    const uint64_t floats = ox_low_rank_room(&sizes, ox_plan_copies(b->in));
+    const uint32_t room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, floats * sizeof(float),
+                                       ox_build_grad(b, grad_idx)->unit_idx);
+    struct ox_task *const task = ox_build_move(b, OX_MOVE_LOW_RANK, OX_LANE_LINK, given, s->grad_live[grad_idx]);
+    task->unit_idx = ox_build_grad(b, grad_idx)->unit_idx;
+    task->axis = OX_AXIS_COPY;
+    task->grad_idx = grad_idx;
+    task->last = true;
+    ox_build_updates(task, s->residual[grad_idx], OX_USE_RESIDUAL);
+    ox_build_writes(task, room, OX_USE_SCRATCH);
+    ox_build_count_peers(b, task);
+}
+
 /* Sums within a copy of the model first, then over the copies, of which each rank adds a cut of its slice. */
 static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
+    const bool low_rank = b->scratch->residual[grad_idx] != OX_NONE;
+    uint32_t given = OX_NONE;
     for (int axis = OX_AXIS_SHARD; axis <= OX_AXIS_COPY; axis++) {
+        if (axis == OX_AXIS_COPY && low_rank) {
+            given = b->scratch->grad_live[grad_idx];
+            b->when = OX_FACT_EXACT;
+        }
         if (ox_plan_exchanges_along(b->in, grad_idx, (enum ox_axis)axis)) {
             (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx, (enum ox_axis)axis);
         }
@@ -315,6 +350,11 @@ static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
     if (ox_plan_copies(b->in) > 1) {
         gather_grad(b, grad_idx);
     }
+    if (low_rank) {
+        b->when = OX_FACT_LOW_RANK;
+        sum_low_rank(b, grad_idx, given);
+    }
+    b->when = 0;
 }
 
 /* Where the finished gradient of another use lies in host memory. */

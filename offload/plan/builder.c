@@ -67,7 +67,7 @@ struct ox_task *ox_build_task(struct ox_builder *b, enum ox_task_kind kind, enum
     task->unit_idx = unit_idx;
     task->stage_idx = task->grad_idx = task->peer = task->asks_stage = OX_NONE;
     task->mb_idx = mb_idx;
-    task->when = OX_FACT_OWN_WORK;
+    task->when = (uint16_t)(OX_FACT_OWN_WORK | b->when);
     return task;
 }
 
@@ -176,7 +176,8 @@ void ox_build_count_peers(struct ox_builder *b, struct ox_task *task) {
 
 void ox_build_count(struct ox_builder *b, struct ox_task *task, enum ox_link link, enum ox_traffic_kind kind,
                     uint64_t bytes) {
-    if (ox_build_unified(b) && (link == OX_LINK_H2D || link == OX_LINK_D2H)) {
+    const bool usual = (b->when & ~b->usual.facts) == 0;
+    if (!usual || (ox_build_unified(b) && (link == OX_LINK_H2D || link == OX_LINK_D2H))) {
         return;
     }
     task->bytes += bytes;

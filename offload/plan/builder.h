@@ -32,6 +32,7 @@ struct ox_builder {
     uint32_t asks_buf;   /* what they read for it */
     struct ox_step_case usual; /* the case for which the plan counts bytes */
     bool between; /* commits come between steps (ox_plan_commits_between) */
+    uint16_t when; /* facts that tasks require besides, while a way is listed that not all steps take */
 };
 
 /* ---- small steps: offload/plan/builder.c ---------------------------------------------------------- */

@@ -86,6 +86,7 @@ struct ox_plan_scratch {
     struct ox_pack_item *items; /* buf_cap; while offsets are final: the packed buffers that have had their turn */
     uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
+    uint32_t *residual;   /* per gradient: what its exchanges of low rank keep, or OX_NONE */
     uint32_t *grad_live;  /* per gradient: its accumulator              */
     uint32_t *grad_speculative; /* per gradient: finished, for an optimizer in backward or on the device */
     uint32_t *partials;   /* per unit: square sums of its gradient, on the device */

@@ -35,7 +35,7 @@ enum word {
     WORD_GATHER, WORD_GRAD_FOLD, WORD_EXCHANGE, WORD_SUM_PARTS, WORD_NORM_GATHER, WORD_LOSS_GATHER,
     WORD_GRAD_GATHER, WORD_REDUCE_SCATTER, WORD_ADAM_AHEAD, WORD_ADAM_STATE, WORD_LOAD_RETURN, WORD_ROWS,
     WORD_ROUTES, WORD_NARROW, WORD_WIDEN, WORD_LOAN_ARRIVE, WORD_LOAN_LEAVE, WORD_GRAD_ARRIVE, WORD_GRAD_LEAVE,
-    WORD_COUNT
+    WORD_LOW_RANK, WORD_COUNT
 };
 _Static_assert((int)WORD_COUNT == (int)OX_TASK_WORD_COUNT, "plan.h says how many words there are");
 
@@ -65,6 +65,7 @@ static uint32_t word_of_move(const struct ox_task *task) {
                                 [OX_LANE_LINK_IN] = WORD_DX_ARRIVE, [OX_LANE_LINK_OUT] = WORD_DX_LEAVE},
         [OX_MOVE_SUM] = {[OX_LANE_LINK] = WORD_REDUCE_SCATTER},
         [OX_MOVE_ROWS] = {[OX_LANE_LINK] = WORD_ROWS},
+        [OX_MOVE_LOW_RANK] = {[OX_LANE_LINK] = WORD_LOW_RANK},
         [OX_MOVE_ROUTES] = {[OX_LANE_D2H] = WORD_ROUTES},
     };
     OX_ASSERT(task->move < OX_MOVE_COUNT && task->lane < OX_LANE_COUNT);
@@ -113,7 +114,7 @@ const char *ox_task_word_name(uint32_t word) {
         "act-arrive", "act-leave", "dx-arrive", "dx-leave", "gather", "grad-fold", "exchange", "sum-parts",
         "norm-gather", "loss-gather", "grad-gather", "reduce-scatter", "adam-ahead",
         "adam-state", "load-return", "rows", "routes", "narrow", "widen",
-        "loan-arrive", "loan-leave", "grad-arrive", "grad-leave"};
+        "loan-arrive", "loan-leave", "grad-arrive", "grad-leave", "low-rank"};
     OX_ASSERT(word < OX_TASK_WORD_COUNT);
     return names[word];
 }
@@ -126,7 +127,8 @@ const char *ox_buf_name(enum ox_buf_kind kind) {
     static const char *const names[OX_BUF_KIND_COUNT] = {"weights",     "optimizer state",  "gradients",
                                                          "activations", "kept activations", "cast weights",
                                                          "workspace",   "tokens",           "optimizer stream",
-                                                         "small",           "gathered weights", "replaced state"};
+                                                         "small",           "gathered weights", "replaced state",
+                                                         "residuals"};
     OX_ASSERT((unsigned)kind < OX_BUF_KIND_COUNT);
     return names[kind];
 }
@@ -146,7 +148,8 @@ const char *ox_traffic_name(enum ox_traffic_kind kind) {
 
 const char *ox_fact_name(enum ox_fact fact) {
     static const char *const names[] = {"own-work",   "speculates",  "commits", "begin-due", "commit-due",
-                                        "counts-due", "from-memory", "due",     "wanted",  "state-due"};
+                                        "counts-due", "from-memory", "due",     "wanted",  "state-due",
+                                        "exact",      "low-rank"};
     const int idx = __builtin_ctz(fact);
     OX_ASSERT(fact != 0 && (unsigned)idx < sizeof names / sizeof *names);
     return names[idx];

@@ -162,6 +162,9 @@ struct ox_peer_bytes ox_plan_peer_bytes(const struct ox_plan *plan, const struct
                                                               : partial_bytes(input, task->unit_idx);
     case OX_MOVE_LOSSES:
         return losses_bytes(input, task->last);
+    case OX_MOVE_LOW_RANK:
+        return gather_bytes(ox_plan_copies(input), ox_low_rank_given_bytes(input, task->grad_idx),
+                            ox_low_rank_given_bytes(input, task->grad_idx) * ox_plan_copies(input));
     case OX_MOVE_ROWS:
         return row_bytes(input, task);
     default:
@@ -368,7 +371,7 @@ enum ox_traffic_kind ox_task_traffic(const struct ox_task *task) {
         [OX_MOVE_PARTIALS] = OX_TRAFFIC_OTHER,  [OX_MOVE_NONFINITE] = OX_TRAFFIC_OTHER,
         [OX_MOVE_OUTSIDE_ACT] = OX_TRAFFIC_ACTIVATIONS, [OX_MOVE_OUTSIDE_DX] = OX_TRAFFIC_ACTIVATIONS,
         [OX_MOVE_SUM] = OX_TRAFFIC_GRADS,       [OX_MOVE_ROWS] = OX_TRAFFIC_ACTIVATIONS,
-        [OX_MOVE_ROUTES] = OX_TRAFFIC_OTHER};
+        [OX_MOVE_LOW_RANK] = OX_TRAFFIC_GRADS,  [OX_MOVE_ROUTES] = OX_TRAFFIC_OTHER};
     if (task->kind == OX_TASK_MOVE && task->move == OX_MOVE_ROWS && task->slot > 0) {
         return OX_TRAFFIC_TOKENS;
     }
@@ -535,6 +538,7 @@ static void place_kept(struct tables *memory, struct ox_plan_full *full) {
     scratch->state_home = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->replaced = place(memory, plan->unit_count, sizeof(uint32_t));
     scratch->grad_home = place(memory, plan->grad_count, sizeof(uint32_t));
+    scratch->residual = place(memory, plan->grad_count, sizeof(uint32_t));
 }
 
 static void place_plan(struct tables *memory, struct ox_plan_full *full) {
@@ -680,7 +684,7 @@ enum ox_status ox_plan_open(const struct ox_plan_input *input, struct ox_plan **
     const uint64_t borders = ox_plan_has_outside_input(&input->model) + ox_plan_has_outside_output(&input->model);
     const uint64_t tasks =
         micro_batches * (stages * 6 + uses * 12 + 1 + routes + 2 * borders + 2 * cuts) + units * 9 + folds + gathers +
-        exchanges + transfers + grads + 64;
+        exchanges + transfers + grads + 64 + (input->ranks.low_rank != NULL ? 2 * grads : 0);
     if (tasks > UINT32_MAX / 16) {
         return ox_fail(OX_E_CONFIG, "plan: %llu micro-batches of %llu stages are too many tasks; use fewer, larger "
                        "micro-batches", (unsigned long long)micro_batches, (unsigned long long)stages);
@@ -736,6 +740,7 @@ void ox_plan_shrink(struct ox_plan **plan_ptr) {
     memcpy(full->scratch.state_home, old->scratch.state_home, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.replaced, old->scratch.replaced, plan->unit_count * sizeof(uint32_t));
     memcpy(full->scratch.grad_home, old->scratch.grad_home, plan->grad_count * sizeof(uint32_t));
+    memcpy(full->scratch.residual, old->scratch.residual, plan->grad_count * sizeof(uint32_t));
     ox_plan_close(plan_ptr);
     *plan_ptr = &full->plan;
 }
@@ -764,6 +769,7 @@ static bool same_lists(const struct ox_plan *a, const struct ox_plan *b) {
            memcmp(one->weights_home, other->weights_home, units) == 0 &&
            memcmp(one->state_home, other->state_home, units) == 0 &&
            memcmp(one->replaced, other->replaced, units) == 0 &&
+           memcmp(one->residual, other->residual, a->grad_count * sizeof(uint32_t)) == 0 &&
            memcmp(one->grad_home, other->grad_home, a->grad_count * sizeof(uint32_t)) == 0;
 }
 

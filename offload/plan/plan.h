@@ -92,6 +92,7 @@ enum ox_move {
     OX_MOVE_OUTSIDE_DX,  /* the gradient of such activations; it goes the other way                             */
     OX_MOVE_SUM, /* link: the library adds the sums that all ranks have of a gradient, and each gets its slice  */
     OX_MOVE_ROWS, /* link: what a phase of a pass leaves for the next one of other ranks (struct ox_plan_cut) */
+    OX_MOVE_LOW_RANK, /* link: copies sum their slice of a gradient as products of thin matrices */
     OX_MOVE_ROUTES, /* d2h: how many rows stages have that may have none, as the stage before them has found */
     OX_MOVE_COUNT
 };
@@ -113,7 +114,8 @@ enum ox_use_role {
     OX_USE_COUNTS,                /* per unit, how many parameters are not finite          */
     OX_USE_WRITTEN,               /* the drives hold all planes that the step computes with */
     OX_USE_REPLACED,              /* takes the planes of the task's unit as they were before a speculative update */
-    OX_USE_ROUTES                 /* how many rows stages have that may have none */
+    OX_USE_ROUTES,                /* how many rows stages have that may have none */
+    OX_USE_RESIDUAL               /* what LOW_RANK has not sent, and Q */
 };
 
 enum ox_buf_kind {
@@ -122,6 +124,7 @@ enum ox_buf_kind {
     OX_BUF_SMALL, /* losses, partial norms, constant tables */
     OX_BUF_GATHERED, /* planes of a whole unit, of which each rank has a slice */
     OX_BUF_REPLACED, /* planes of a unit, hi and then state, as they were before its speculative update */
+    OX_BUF_RESIDUAL, /* what exchanges of low rank keep, of the last step and of this one */
     OX_BUF_KIND_COUNT
 };
 const char *ox_buf_name(enum ox_buf_kind kind);
@@ -167,7 +170,9 @@ enum ox_fact {
     OX_FACT_WANTED = 1 << 8,      /* the unit's update is due, or a forward needs its planes */
     OX_FACT_STATE_DUE = 1 << 9,   /* the unit's hi was updated ahead of its state, which has still to follow */
     OX_FACTS_OF_UNIT = OX_FACT_DUE | OX_FACT_WANTED | OX_FACT_STATE_DUE,
-    OX_FACTS_ALL = (1 << 10) - 1
+    OX_FACT_EXACT = 1 << 10,      /* copies exchange whole sums, where ranks.low_rank has another way */
+    OX_FACT_LOW_RANK = 1 << 11,   /* they exchange thin matrices there */
+    OX_FACTS_ALL = (1 << 12) - 1
 };
 /* What of a unit the pending update has still to make. */
 enum ox_due { OX_DUE_NOTHING, OX_DUE_ALL, OX_DUE_STATE };
@@ -209,7 +214,7 @@ struct ox_task {
 
 /* The word that users read for a task, which says more than its kind: "read", "upload", "act-save" ... A trace stores
  * the number of the word. */
-enum { OX_TASK_WORD_COUNT = 54 };
+enum { OX_TASK_WORD_COUNT = 55 };
 uint32_t ox_task_word(const struct ox_task *task);
 const char *ox_task_word_name(uint32_t word);
 const char *ox_task_name(const struct ox_task *task);
@@ -388,6 +393,8 @@ struct ox_plan_ranks {
     /* In what ranks exchange sums on the outermost axis of data, between copies if there are several. All but float32
      * round each part of a sum, so that the result depends on `count`. Not with library_sums. */
     enum ox_exchange_dtype exchange;
+    /* How copies exchange gradients once a step has the fact; NULL: as whole sums. In float32. Not owned. */
+    const struct ox_low_rank *low_rank;
 };
 
 /* The axes on which these ranks lie: those that divide units, their copies, and the coordinates of a pipeline. */
@@ -733,6 +740,7 @@ uint64_t ox_plan_norm_bytes(const struct ox_plan_input *input);
 uint32_t ox_plan_home_weights(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_state(const struct ox_plan *plan, uint32_t unit_idx);
 uint32_t ox_plan_home_grad(const struct ox_plan *plan, uint32_t grad_idx);
+uint32_t ox_plan_residual(const struct ox_plan *plan, uint32_t grad_idx);
 /* The resident buffer that has what the unit's speculative update replaced, or OX_NONE. */
 uint32_t ox_plan_replaced(const struct ox_plan *plan, uint32_t unit_idx);
 

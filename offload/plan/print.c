@@ -193,6 +193,29 @@ static void print_kept(FILE *out, const struct ox_plan_input *input) {
     }
 }
 
+/* Prints what copies exchange in low rank, beside what their sums would take: to this rank in one direction. */
+static void print_low_rank(FILE *out, const struct ox_plan_input *input) {
+    const uint32_t copies = ox_plan_copies(input);
+    double sent = 0, whole = 0, kept = 0;
+    char text[3][OX_SIZE_TEXT_BYTES];
+    if (input->ranks.low_rank == NULL || input->model.eval_only) {
+        return;
+    }
+    for (uint32_t i = 0; i < input->model.grad_count; i++) {
+        const double sums = 8.0 * (copies - 1) / copies * (double)ox_plan_grad_slice(input, i);
+        const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, i);
+        const uint64_t floats = sizes.p + sizes.q + sizes.raw;
+        const bool used = ox_low_rank_used(input, i);
+        whole += sums;
+        sent += used ? 4.0 * (copies - 1) * (double)floats : sums;
+        kept += used ? 8.0 * (double)ox_low_rank_kept(&sizes) : 0;
+    }
+    fprintf(out, "; copies exchange gradients in rank %u (PowerSGD): inexact\nrank %u gets %s a step from other copies "
+            "instead of %s, %.3g times less, and keeps %s for it", input->ranks.low_rank->rank, input->ranks.idx,
+            ox_size_text((uint64_t)sent, text[0]), ox_size_text((uint64_t)whole, text[1]), whole / sent,
+            ox_size_text((uint64_t)kept, text[2]));
+}
+
 /* Prints which rank the plan is for, and how much of the model that rank has. */
 static void print_rank(FILE *out, const struct ox_plan_input *input) {
     uint64_t own = 0, whole = 0;
@@ -214,6 +237,7 @@ static void print_rank(FILE *out, const struct ox_plan_input *input) {
                 input->ranks.library_sums ? "; the library adds those of ranks: not reproducible" : "",
                 input->ranks.exchange == OX_EXCHANGE_BF16 ? "; sums travel in bf16: inexact"
                 : input->ranks.exchange == OX_EXCHANGE_Q8 ? "; sums travel in 8 bits: inexact" : "");
+        print_low_rank(out, input);
     }
 }
 

@@ -124,6 +124,7 @@ struct ox_step_case ox_usual_case(const struct ox_plan_input *input, enum ox_pla
     if (kind == OX_PLAN_TRAIN) {
         usual.facts |= (speculates ? OX_FACT_SPECULATES : 0u) | (written ? OX_FACT_COMMITS : 0u);
     }
+    usual.facts |= kind == OX_PLAN_TRAIN && input->ranks.low_rank != NULL ? OX_FACT_LOW_RANK : 0u;
     if (usual.carries) {
         usual.facts |= facts_of_pending(speculates, written);
     }

@@ -1,4 +1,4 @@
-#include "offload/plan/sums.h"
+#include "offload/plan/plan.h"
 
 #include "base/assert.h"
 #include "base/bytes.h"
@@ -178,4 +178,76 @@ uint32_t ox_sums_top_folds(const struct ox_sums *sums, struct ox_sum_node part) 
 uint32_t ox_sums_nodes(const struct ox_sums *sums) {
     const struct ox_sum_node leaves = span_leaves(sums);
     return node_count(sums, leaves.first, leaves.past);
+}
+
+/* ---- exchanges of low rank ------------------------------------------------------------------------------ */
+
+/* The block of a matrix within [first, past) of its unit; no rows: it has none that is worth it. */
+static struct ox_low_rank_block block_of(const struct ox_low_rank *how, uint32_t matrix_idx, uint64_t first,
+                                         uint64_t past) {
+    const struct ox_low_rank_matrix *const matrix = &how->matrices[matrix_idx];
+    const uint64_t before = first > matrix->first ? first - matrix->first : 0;
+    const uint64_t behind = past > matrix->first ? past - matrix->first : 0;
+    const uint64_t row_first = ox_div_up(before, matrix->cols);
+    const uint64_t row_past = ox_min_u64(behind / matrix->cols, matrix->rows);
+    const uint64_t rows = row_past > row_first ? row_past - row_first : 0, cols = matrix->cols;
+    const uint64_t rank = ox_min_u64(how->rank, ox_min_u64(rows, cols));
+    const bool pays = rank > 0 && (double)((rows + cols) * rank) * how->min_rate < (double)(rows * cols);
+    return (struct ox_low_rank_block){
+        .first = matrix->first + row_first * cols - (rows > 0 ? first : 0), .rows = pays ? (uint32_t)rows : 0,
+        .cols = matrix->cols, .rank = (uint32_t)rank, .matrix_idx = matrix_idx, .row_first = (uint32_t)row_first};
+}
+
+bool ox_low_rank_next(const struct ox_plan_input *input, uint32_t grad_idx, struct ox_low_rank_block *block) {
+    const struct ox_low_rank *const how = input->ranks.low_rank;
+    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx;
+    if (how == NULL || ox_plan_copies(input) == 1) {
+        return false;
+    }
+    const uint64_t first = input->table->shards[unit_idx].elem_first;
+    const uint64_t past = first + ox_plan_grad_slice(input, grad_idx);
+    uint32_t i = block->rows == 0 ? how->first_of[unit_idx] : block->matrix_idx + 1;
+    for (; i < how->first_of[unit_idx + 1]; i++) {
+        *block = block_of(how, i, first, past);
+        if (block->rows > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct ox_low_rank_sizes ox_low_rank_sizes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    struct ox_low_rank_sizes sizes = {0};
+    struct ox_low_rank_block block = {0};
+    while (ox_low_rank_next(input, grad_idx, &block)) {
+        sizes.blocks += (uint64_t)block.rows * block.cols;
+        sizes.p += (uint64_t)block.rows * block.rank;
+        sizes.q += (uint64_t)block.cols * block.rank;
+        sizes.count++;
+    }
+    sizes.raw = ox_plan_grad_slice(input, grad_idx) - sizes.blocks;
+    return sizes;
+}
+
+bool ox_low_rank_used(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_low_rank *const how = input->ranks.low_rank;
+    const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
+    bool used = false;
+    for (uint32_t i = 0; how != NULL && i < how->first_of[grad->unit_idx + 1] - how->first_of[grad->unit_idx]; i++) {
+        used = used || block_of(how, how->first_of[grad->unit_idx] + i, 0, grad->elem_count).rows > 0;
+    }
+    return used && ox_plan_copies(input) > 1;
+}
+
+double ox_low_rank_memory_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
+    if (task->kind != OX_TASK_MOVE || task->move != OX_MOVE_LOW_RANK) {
+        return 0;
+    }
+    const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, task->grad_idx);
+    return 36 * (double)sizes.blocks + 8 * (double)ox_low_rank_room(&sizes, ox_plan_copies(input));
+}
+
+uint64_t ox_low_rank_given_bytes(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, grad_idx);
+    return (sizes.p + sizes.raw + sizes.q) * sizeof(float);
 }

@@ -77,6 +77,66 @@ static inline uint32_t ox_sums_span_past(const struct ox_sums *sums) {
     return sums->span_count > 0 ? sums->span_first + sums->span_count : sums->ranks;
 }
 
+/* ---- exchanges of low rank ------------------------------------------------------------------------------ */
+
+/* Which parts of a gradient copies of a model exchange as products of two thin matrices (PowerSGD, arXiv 1905.13727),
+ * and how large these are.
+ *
+ * A block is the whole rows of one matrix that lie in the rank's slice of the gradient: M, (rows, cols). Each copy
+ * gives the others P = M Q, (rows, rank), then Q = M^T P, (cols, rank). What is in no block (vectors, ragged ends,
+ * matrices for which that would save too little) is raw: it travels as it is, with P. */
+
+/* A matrix of a unit, (rows, cols) behind one another, row by row, from element `first` of its flat vector on. */
+struct ox_low_rank_matrix {
+    uint64_t first;
+    uint32_t rows, cols;
+};
+
+/* How copies exchange gradients. Matrices are those of all units, of each unit in order; unit i has those from
+ * first_of[i] to first_of[i + 1]. Not owned. */
+struct ox_low_rank {
+    uint32_t rank;   /* at least 1; a block has less where it has fewer rows or columns */
+    double min_rate; /* a block is sent so where that is as many times smaller; above 0 */
+    const struct ox_low_rank_matrix *matrices;
+    const uint32_t *first_of;
+};
+
+struct ox_low_rank_block {
+    uint64_t first; /* of the slice */
+    uint32_t rows, cols, rank;
+    uint32_t matrix_idx, row_first; /* its matrix, of all; its first row there */
+};
+
+/* Elements: of all blocks; of their P and their Q; and raw. */
+struct ox_low_rank_sizes {
+    uint64_t blocks, p, q, raw;
+    uint32_t count; /* blocks */
+};
+
+struct ox_plan_input;
+
+/* Sets the next block of a gradient's slice, in order; `*block` is the one before, or zeros for the first. false: there
+ * is none, also without low_rank or with one copy. */
+bool ox_low_rank_next(const struct ox_plan_input *input, uint32_t grad_idx, struct ox_low_rank_block *block);
+struct ox_low_rank_sizes ox_low_rank_sizes(const struct ox_plan_input *input, uint32_t grad_idx);
+/* Whether copies exchange the gradient so: the whole of it would have a block. A slice that has none is all raw, as all
+ * ranks do the same. */
+bool ox_low_rank_used(const struct ox_plan_input *input, uint32_t grad_idx);
+/* Floats that a rank keeps between steps, twice, the ones of the last step and those of this one: residuals of blocks,
+ * then their Q. And those that an exchange takes: P with raw of the rank, then of all copies; Q likewise. */
+static inline uint64_t ox_low_rank_kept(const struct ox_low_rank_sizes *sizes) {
+    return sizes->blocks + sizes->q;
+}
+static inline uint64_t ox_low_rank_room(const struct ox_low_rank_sizes *sizes, uint32_t copies) {
+    return (1 + (uint64_t)copies) * (sizes->p + sizes->raw + sizes->q);
+}
+/* Bytes that a rank gives to each other copy: P with what is raw, and Q. */
+uint64_t ox_low_rank_given_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+/* Bytes of memory that the task of such an exchange moves: it adds the residual, multiplies twice, writes the sum and
+ * the next residual, and adds what all copies sent. 0 for other tasks. */
+struct ox_task;
+double ox_low_rank_memory_bytes(const struct ox_plan_input *input, const struct ox_task *task);
+
 #ifdef __cplusplus
 }
 #endif

@@ -16,7 +16,8 @@ struct ox_proof_case ox_proof_case_at(uint32_t number) {
                                   .stopped = number >> 4 & 1,
                                   .computes = number >> 5 & 1,
                                   .speculates = number >> 6 & 1,
-                                  .stays = number >> 7 & 1};
+                                  .stays = number >> 7 & 1,
+                                  .exact = number >> 8 & 1};
 }
 
 static bool has_store(const struct ox_plan_input *input) {
@@ -83,6 +84,7 @@ bool ox_proof_occurs(const struct ox_plan *plan, const struct ox_plan_input *inp
     const bool train = plan->kind == OX_PLAN_TRAIN;
     const bool finishes = train && at.pending && !at.speculates && !at.stays; /* what a step without forward is for */
     return can_be_left(plan, input, at) && (at.computes || finishes) &&
+           (!at.exact || (train && at.computes && input->ranks.low_rank != NULL)) &&
            (!at.speculates || (train && may_speculate(input))) && (!at.stays || (train && may_stay(input))) &&
            (at.stays || !train || !at.computes || !commits_between(input));
 }
@@ -127,6 +129,9 @@ uint32_t ox_proof_facts(const struct ox_plan *plan, const struct ox_plan_input *
     facts |= writes_pending ? OX_FACT_COMMIT_DUE : 0;
     facts |= at.pending ? OX_FACT_COUNTS_DUE : 0;
     facts |= at.clipped ? 0 : OX_FACT_FROM_MEMORY;
+    if (plan->kind == OX_PLAN_TRAIN && at.computes && input->ranks.low_rank != NULL) {
+        facts |= at.exact ? OX_FACT_EXACT : OX_FACT_LOW_RANK;
+    }
     return facts;
 }
 
@@ -179,5 +184,6 @@ void ox_proof_case_text(const struct ox_plan *plan, struct ox_proof_case at, cha
                             : at.speculates               ? "the step speculates"
                             : at.stays                    ? "the step stays uncommitted"
                                                           : "the step does not speculate";
-    snprintf(text, OX_PROOF_CASE_TEXT, "%s%s and %s", left, at.stopped ? ", was stopped on its way," : "", own);
+    snprintf(text, OX_PROOF_CASE_TEXT, "%s%s and %s%s", left, at.stopped ? ", was stopped on its way," : "", own,
+             at.exact ? ", with whole sums" : "");
 }

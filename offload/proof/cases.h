@@ -22,10 +22,11 @@ struct ox_proof_case {
     bool computes;   /* a forward and, in training, a backward; else it finishes the pending update alone */
     bool speculates; /* it updates units in backward, before its norm is known */
     bool stays;      /* its own update will not be committed, though there is a store */
+    bool exact;      /* copies that may exchange gradients in low rank exchange whole sums */
 };
 
 /* The case of a number; all numbers below OX_PROOF_CASES are all cases that can be written down. */
-enum { OX_PROOF_CASES = 1 << 8 };
+enum { OX_PROOF_CASES = 1 << 9 };
 struct ox_proof_case ox_proof_case_at(uint32_t number);
 
 /* Whether a step of this plan can meet the case. */

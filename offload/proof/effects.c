@@ -77,6 +77,7 @@ static const struct rule move_rules[OX_MOVE_COUNT] = {
     [OX_MOVE_OUTSIDE_DX] = {ON_H2D | ON_D2H | BETWEEN_RANKS, OF_STAGE, true, true, false},
     [OX_MOVE_SUM] = {ON_LINK, OF_GRADIENT, false, true, false},
     [OX_MOVE_ROWS] = {ON_LINK, OF_STAGE, true, false, false},
+    [OX_MOVE_LOW_RANK] = {ON_LINK, OF_GRADIENT, false, true, false},
     [OX_MOVE_ROUTES] = {ON_D2H, OF_STAGE, false, true, false},
 };
 
@@ -128,7 +129,8 @@ static bool has_axis(const struct effects *e) {
     const bool moves = e->task->kind == OX_TASK_MOVE && e->task->lane == OX_LANE_LINK;
     return e->task->axis < OX_AXIS_COUNT &&
            (e->task->kind == OX_TASK_SUM_PARTS || e->task->kind == OX_TASK_NARROW || e->task->kind == OX_TASK_WIDEN ||
-            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM || crosses(e->task))) ||
+            (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM ||
+                       e->task->move == OX_MOVE_LOW_RANK || crosses(e->task))) ||
             is_total(e->task));
 }
 
@@ -276,6 +278,9 @@ static struct ox_content first_content(const struct effects *e, uint32_t buf_idx
     if (!buf->resident || !of_unit) {
         return ox_content(NOTHING, 0, 0);
     }
+    if (buf->kind == OX_BUF_RESIDUAL) {
+        return ox_content(RESIDUAL, buf->grad_idx, 0);
+    }
     if (due != OX_DUE_NOTHING && is_gradient_home(e, buf)) {
         return ox_content(REDUCED, buf->unit_idx, CURRENT);
     }
@@ -368,6 +373,22 @@ static bool homes_are_current(const struct effects *e) {
     return true;
 }
 
+/* Whether what exchanges of low rank keep is of this step where it has made them, and else of the step before; and each
+ * gradient that may be exchanged so has a buffer for it. */
+static bool all_exchanged(const struct effects *e) {
+    const bool own = (e->facts & OX_FACT_LOW_RANK) != 0;
+    uint32_t expected = 0, found = 0;
+    for (uint32_t i = 0; i < e->plan->grad_count; i++) {
+        expected += ox_proof_holds(e->in, ox_effects_grad(e, i)->unit_idx) && ox_proof_low_rank(e->in, i).used;
+    }
+    for (uint32_t i = 0; i < e->plan->buf_count; i++) {
+        const struct ox_buf *const buf = &e->plan->bufs[i];
+        found += buf->kind == OX_BUF_RESIDUAL && buf->resident && buf->tier == ox_effects_compute_tier(e) &&
+                 ox_content_same(e->held[i], ox_content(RESIDUAL, buf->grad_idx, own));
+    }
+    return found == expected;
+}
+
 /* Whether what speculative updates replaced is saved wherever it is not on the drives. */
 static bool replaced_stay(const struct effects *e) {
     uint32_t expected = 0, found = 0;
@@ -455,6 +476,9 @@ static const char *end(const struct effects *e) {
     }
     if (e->overlap && !gradients_stay(e)) {
         return "a gradient does not stay in its home for the update";
+    }
+    if (!all_exchanged(e)) {
+        return "a gradient is not exchanged as the step says";
     }
     if (!replaced_stay(e)) {
         return "what a speculative update replaces is not saved";

@@ -45,6 +45,7 @@ enum ox_holding {
     COUNTS,   /* how many parameters are not finite in `count` units updated on the device */
     WRITTEN,  /* the drives have all that the step computes with */
     REPLACED, /* planes of unit `idx` and its state in version `count`, saved; or hi alone */
+    RESIDUAL, /* what exchanges of gradient `idx` in low rank keep; with `count` 1 also of this step */
     ROUTES, /* how many rows the stages behind stage `idx` have in micro-batches [first, count) */
     CONSTANT, WORK, SLOTS,
     /* Within a pass of several phases, whose number and stage `count` and `idx` name (ox_content_within): its scratch,

@@ -265,6 +265,31 @@ static void gather_grad(struct effects *e, uint32_t grad_idx) {
     ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, own * (copies - 1));
 }
 
+/* Copies sum what their holders have added up, or they themselves, as thin matrices. What that does not send stays for
+ * the next step, beside what the last one kept, which the step goes back to if it is not taken. */
+static void sum_low_rank(struct effects *e, uint32_t grad_idx) {
+    const enum ox_tier tier = ox_effects_compute_tier(e);
+    const uint32_t copies = ox_proof_copies(e->in);
+    const struct ox_proof_low_rank low_rank = ox_proof_low_rank(e->in, grad_idx);
+    const struct ox_content from_to[2] = {ox_content(RESIDUAL, grad_idx, 0), ox_content(RESIDUAL, grad_idx, 1)};
+    if (!low_rank.used || e->task->axis != OX_AXIS_COPY || !e->task->last || e->in->ranks.library_sums ||
+        ox_proof_narrows(e->in, OX_AXIS_COPY) || (e->facts & OX_FACT_LOW_RANK) == 0) {
+        ox_effects_reject(e, "exchanges a gradient of low rank that travels whole");
+        return;
+    }
+    const bool nodes = ox_proof_divides(e->in, ox_effects_grad(e, grad_idx)->unit_idx);
+    ox_effects_need(e, OX_USE_SOURCE, tier, nodes ? ox_content(NODES, grad_idx, 0) : ox_content_own_sum(e, grad_idx));
+    ox_effects_fill(e, OX_USE_TARGET, tier, ox_content_sum(e, grad_idx));
+    ox_effects_change(e, OX_USE_RESIDUAL, tier, from_to);
+    ox_effects_fill(e, OX_USE_SCRATCH, tier, ox_content(WORK, OX_NONE, 0));
+    const struct ox_use *const room = ox_effects_use(e, OX_USE_SCRATCH);
+    if (room != NULL) {
+        ox_effects_need_bytes(e, room->buf_idx, low_rank.room);
+    }
+    ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_GRADS, low_rank.sent * (copies - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_GRADS, low_rank.sent * (copies - 1));
+}
+
 /* A gradient leaves (partial, or finished and marked `last`), or comes back, always as an fp32 sum. */
 static void move_grad(struct effects *e, struct route route, uint32_t unit_idx) {
     const uint32_t grad_idx = e->task->grad_idx;
@@ -459,6 +484,9 @@ static void move_between_ranks(struct effects *e, uint32_t unit_idx) {
         } else {
             ox_effects_norm_gather(e, unit_idx);
         }
+        break;
+    case OX_MOVE_LOW_RANK:
+        sum_low_rank(e, e->task->grad_idx);
         break;
     case OX_MOVE_ROWS:
         cross(e);

@@ -21,7 +21,7 @@ static enum ox_buf_kind kind_of(enum ox_holding what) {
         [LOADS] = OX_BUF_SMALL,   [ALL_LOADS] = OX_BUF_SMALL,
         [COMPLETE] = OX_BUF_GRAD, [REPLACED] = OX_BUF_REPLACED, [ROOM] = OX_BUF_SCRATCH,
         [PART_ACT] = OX_BUF_ACT,  [PART_KEPT] = OX_BUF_KEPT, [PART_SUM] = OX_BUF_GRAD,
-        [ROUTES] = OX_BUF_SMALL,
+        [ROUTES] = OX_BUF_SMALL,  [RESIDUAL] = OX_BUF_RESIDUAL,
     };
     return (enum ox_buf_kind)kinds[what];
 }
@@ -92,6 +92,8 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
     case NARROW_SLICE:
     case NARROW_COMPLETE:
         return narrow_bytes(e->in, content);
+    case RESIDUAL:
+        return ox_proof_low_rank(e->in, content.idx).kept;
     case COMPLETE:
     case TOTAL:
         return ox_proof_slice_bytes(e->in, content.idx);

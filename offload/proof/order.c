@@ -94,6 +94,7 @@ static bool is_carried(const struct ox_plan *plan, uint32_t buf_idx) {
     const struct ox_buf *const buf = &plan->bufs[buf_idx];
     const bool gradient = buf->kind == OX_BUF_GRAD && plan->written_buf != OX_NONE; /* for the carried update */
     return buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE || gradient ||
+                             buf->kind == OX_BUF_RESIDUAL ||
                              buf->kind == OX_BUF_REPLACED || /* for a state that follows its weights */
                              buf_idx == plan->const_buf || buf_idx == plan->batch_host_buf);
 }

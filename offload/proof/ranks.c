@@ -132,7 +132,7 @@ static enum ox_status check_input(const struct ox_plan_input *input, const struc
         return refuse(idx, "the library adds sums that are in several parts, or rounded");
     }
     if (ranks->sum_groups != others->sum_groups || ranks->library_sums != others->library_sums ||
-        ranks->exchange != others->exchange ||
+        ranks->exchange != others->exchange || ranks->low_rank != others->low_rank ||
         ranks->micro_batches != others->micro_batches || ranks->sharding != others->sharding ||
         ranks->copies != others->copies || !same_models(input, first)) {
         return refuse(idx, "the step is not the same");

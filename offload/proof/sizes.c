@@ -308,3 +308,44 @@ uint64_t ox_proof_stream_bytes(const struct ox_plan_input *input) {
 uint64_t ox_proof_scratch_bytes(const struct ox_plan_input *input) {
     return slot_bytes(input, WORD_BYTES);
 }
+
+/* How many rows of a matrix begin at `from` or later and end at `to` or before. */
+static uint64_t whole_rows(const struct ox_low_rank_matrix *matrix, uint64_t from, uint64_t to) {
+    const uint64_t cols = matrix->cols, begin = matrix->first, end = begin + matrix->rows * cols;
+    const uint64_t cut_front = from <= begin ? 0 : ox_min_u64((from - begin + cols - 1) / cols, matrix->rows);
+    const uint64_t cut_back = to >= end ? 0 : ox_min_u64((end - to + cols - 1) / cols, matrix->rows);
+    return cut_front + cut_back < matrix->rows ? matrix->rows - cut_front - cut_back : 0;
+}
+
+/* The columns of P and Q for so many rows of a matrix; 0: they travel whole. */
+static uint64_t rank_of(const struct ox_low_rank *how, const struct ox_low_rank_matrix *matrix, uint64_t rows) {
+    const uint64_t least = ox_min_u64(rows, matrix->cols), rank = ox_min_u64(how->rank, least);
+    return (double)((rows + matrix->cols) * rank) * how->min_rate < (double)(rows * matrix->cols) ? rank : 0;
+}
+
+struct ox_proof_low_rank ox_proof_low_rank(const struct ox_plan_input *input, uint32_t grad_idx) {
+    const struct ox_low_rank *const how = input->ranks.low_rank;
+    const uint32_t unit_idx = input->model.grads[grad_idx].unit_idx, copies = ox_proof_copies(input);
+    const struct ox_proof_part own = ox_proof_part_of(input, unit_idx, input->ranks.idx);
+    const uint64_t numbers = ox_proof_slice_bytes(input, grad_idx) / 4;
+    uint64_t dense = 0, thin = 0, wide = 0;
+    bool used = false;
+    if (how == NULL || copies == 1 || input->model.eval_only) {
+        return (struct ox_proof_low_rank){0};
+    }
+    for (uint32_t i = how->first_of[unit_idx]; i < how->first_of[unit_idx + 1]; i++) {
+        const struct ox_low_rank_matrix *const matrix = &how->matrices[i];
+        const uint64_t rows = whole_rows(matrix, own.first, own.first + numbers);
+        const uint64_t rank = rank_of(how, matrix, rows);
+        used = used || rank_of(how, matrix, whole_rows(matrix, 0, input->model.grads[grad_idx].elem_count)) > 0;
+        dense += rank > 0 ? rows * matrix->cols : 0;
+        thin += rows * rank;
+        wide += matrix->cols * rank;
+    }
+    if (!used) {
+        return (struct ox_proof_low_rank){0};
+    }
+    const uint64_t sent = 4 * (thin + wide + numbers - dense);
+    return (struct ox_proof_low_rank){
+        .used = true, .kept = 8 * (dense + wide), .room = (copies + 1) * sent, .sent = sent};
+}

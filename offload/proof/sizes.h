@@ -277,6 +277,14 @@ uint64_t ox_proof_slice_bytes(const struct ox_plan_input *input, uint32_t grad_i
 /* Bytes of what the rank adds up along an axis: of the sums of the holders what it has of the gradient, of those of
  * copies its cut of that, because copies divide the adding. */
 uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx, uint32_t axis);
+/* How copies exchange a gradient as thin matrices: bytes that a rank keeps for it, of this step and the one before;
+ * that it works in; and that it gives to each other copy. `used`: some matrix of the whole gradient is worth it; else
+ * they exchange whole sums alone. */
+struct ox_proof_low_rank {
+    bool used;
+    uint64_t kept, room, sent;
+};
+struct ox_proof_low_rank ox_proof_low_rank(const struct ox_plan_input *input, uint32_t grad_idx);
 /* Whether sums are exchanged in fewer bits along an axis: the outermost one of data, if the input says so. And what so
  * many bytes of float32 take then. */
 bool ox_proof_narrows(const struct ox_plan_input *input, uint32_t axis);

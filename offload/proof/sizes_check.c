@@ -60,6 +60,9 @@ static uint64_t resident_bytes(const struct ox_plan *plan, const struct ox_plan_
     case OX_BUF_GRAD:
         return of_gradient && !input->model.eval_only
                    ? ox_max_u64(ox_proof_grad_home_bytes(input, buf->grad_idx), 1) : 0;
+    case OX_BUF_RESIDUAL:
+        return of_gradient && ox_proof_low_rank(input, buf->grad_idx).used
+                   ? ox_max_u64(ox_proof_low_rank(input, buf->grad_idx).kept, 1) : 0;
     case OX_BUF_BATCH:
         return buf_idx == plan->batch_host_buf ? input->model.batch_bytes * plan->micro_batches : 0;
     case OX_BUF_STREAM:

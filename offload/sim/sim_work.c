@@ -332,7 +332,7 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
     const bool divides = p->task->move == OX_MOVE_ROWS &&
                          ox_plan_task_cut(p->setup->input, p->task)->kind == OX_CUT_EXCHANGE;
     const bool gathers = !adds && !divides && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
-    const double added = adds ? 3 * (double)bytes->in : 0;
+    const double added = adds ? 3 * (double)bytes->in : ox_low_rank_memory_bytes(p->setup->input, p->task);
     const double taken = (double)bytes->in * ranks / (ranks - 1), copied = 2 * ((double)bytes->up + taken);
     work.latency *= 2; /* all ranks meet before and after */
     work.seconds = copied / p->core_rate;

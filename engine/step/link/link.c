@@ -717,6 +717,8 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
         return ox_plan_pipe(&rank->plan->input) > 1 && rank->plan->input.model.report_doubles > 0
                    ? gather_reports(rank, view(rank, plan, task, OX_USE_TARGET).ptr, task->last)
                    : gather_losses(rank, view(rank, plan, task, OX_USE_TARGET).ptr);
+    case OX_MOVE_LOW_RANK:
+        return ox_link_sum_low_rank(rank, plan, task);
     case OX_MOVE_ROWS:
         return cross(rank, task, view(rank, plan, task, OX_USE_TARGET).ptr);
     default:

@@ -29,6 +29,9 @@ OX_MUST enum ox_status ox_link_agree(struct ox_rank *rank);
 OX_MUST enum ox_status ox_link_meet(struct ox_rank *rank, const char *what);
 /* Ends what the other ranks wait for, after a failure whose text is this thread's. */
 void ox_link_abort(struct ox_rank *rank, enum ox_status status);
+/* Sums a gradient over copies as products of thin matrices; a task of lane LINK, on the CPU. */
+OX_MUST enum ox_status ox_link_sum_low_rank(struct ox_rank *rank, const struct ox_plan *plan,
+                                            const struct ox_task *task);
 /* Runs a task of lane LINK. */
 OX_MUST enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
 

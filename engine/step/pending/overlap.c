@@ -43,7 +43,9 @@ void ox_overlap_begin_step(struct ox_rank *rank, bool own_work) {
     /* Copied too: the pending commit ends `pending` within this step, and tasks behind it still ask. */
     step->pending_stays = rank->pending.exists && rank->pending.stays;
     step->weights_step = rank->planes.step;
-    step->facts = facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
+    const bool exact = step->input->step <= rank->config.low_rank.start_step;
+    step->facts = (!train || rank->plan->input.ranks.low_rank == NULL ? 0u : exact ? OX_FACT_EXACT : OX_FACT_LOW_RANK) |
+                  facts_of_pending(rank) | (own_work ? OX_FACT_OWN_WORK : 0u) |
                   (train && rank->store != NULL && ox_plan_transacts(&rank->plan->input, step->input->stays)
                        ? OX_FACT_COMMITS : 0u);
     /* Where the norm is seldom kept, an update before it is known is mostly repeated: then none is made. An update
@@ -347,6 +349,9 @@ static void stop_own(struct ox_rank *rank) {
 }
 
 enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
+    if (status == OX_OK && rank->step.finite && (rank->step.facts & OX_FACT_LOW_RANK) != 0) {
+        rank->low_rank_half = !rank->low_rank_half; /* else the next step begins with what this one began with */
+    }
     if (!ox_rank_overlaps(rank)) {
         /* Without overlap the step has committed by its own task, and nothing is pending. */
         if (status == OX_OK) {

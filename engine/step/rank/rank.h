@@ -185,6 +185,7 @@ struct ox_rank {
     struct ox_pending pending;
     struct ox_due_units due;
     struct ox_planes_state planes;
+    bool low_rank_half; /* which half of what exchanges of low rank keep is of the last step */
     struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
     uint64_t *gathered;         /* hashes of what was gathered, by buffer; NULL where nothing is, or not verified */
     struct ox_order order; /* whether the next step speculates */

@@ -288,6 +288,33 @@ struct ox_plan_ranks plan_sample_ranks(uint64_t seed) {
     return ranks;
 }
 
+const struct ox_low_rank *plan_sample_low_rank(struct plan_sample *s, const struct ox_plan_ranks *ranks,
+                                               uint64_t seed) {
+    uint64_t counter = 99000;
+    uint32_t count = 0;
+    const bool may = !ranks->library_sums && ranks->exchange == OX_EXCHANGE_FP32 && !s->in.model.eval_only;
+    if (!may || plan_sample_number(seed, &counter, 2) == 0) {
+        return NULL;
+    }
+    for (uint32_t i = 0; i < s->in.model.unit_count; i++) {
+        uint64_t first = plan_sample_number(seed, &counter, 3000), left = s->in.model.units[i].elem_count;
+        for (int k = 0; k < 2 && first < left; k++) {
+            const uint64_t cols = 1 + plan_sample_number(seed, &counter, 400);
+            const uint64_t rows = ox_min_u64(1 + plan_sample_number(seed, &counter, 400), (left - first) / cols);
+            if (rows > 0) {
+                s->matrices[count++] =
+                    (struct ox_low_rank_matrix){.first = first, .rows = (uint32_t)rows, .cols = (uint32_t)cols};
+                first += rows * cols + plan_sample_number(seed, &counter, 100);
+            }
+        }
+        s->matrices_of[i + 1] = count;
+    }
+    s->low_rank = (struct ox_low_rank){.rank = 1 + (uint32_t)plan_sample_number(seed, &counter, 6),
+                                       .min_rate = plan_sample_even(seed, &counter, 0.5, 4),
+                                       .matrices = s->matrices, .first_of = s->matrices_of};
+    return &s->low_rank;
+}
+
 void plan_sample_divide(struct plan_sample *s, uint64_t seed) {
     s->in.ranks = plan_sample_ranks(seed);
     const struct ox_sums sums = ox_plan_sums(&s->in);

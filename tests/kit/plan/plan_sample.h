@@ -18,6 +18,9 @@ struct plan_sample {
     struct ox_placement_request request;
     struct ox_machine machine;
     struct ox_sim_setup setup;
+    struct ox_low_rank low_rank; /* of its matrices, of which each unit has up to two */
+    struct ox_low_rank_matrix matrices[2 * PLAN_SAMPLE_UNITS_MAX];
+    uint32_t matrices_of[PLAN_SAMPLE_UNITS_MAX + 1];
 };
 
 /* The sample of a seed, always the same. It refers to itself: it must not be copied. In `make test` a choice for it is
@@ -27,6 +30,9 @@ void plan_sample_draw(struct plan_sample *s, uint64_t seed);
 /* Draws the ranks that divide the sample's step, and how they divide the model. Which rank a plan is for is left to
  * the test, as are the rank's slices and micro-batches. */
 struct ox_plan_ranks plan_sample_ranks(uint64_t seed);
+/* Draws matrices within the units, and how copies exchange their gradients in low rank; NULL: they exchange whole sums,
+ * as where these ranks make no copies. */
+const struct ox_low_rank *plan_sample_low_rank(struct plan_sample *s, const struct ox_plan_ranks *ranks, uint64_t seed);
 /* Makes the table's units that are not trained fixed, with or without lo. */
 void plan_sample_fix(const struct ox_plan_model *model, struct ox_shard_table *table, bool with_lo);
 

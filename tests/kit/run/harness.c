@@ -342,6 +342,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .comm = run->comm,
         .library_sums = run->library_sums,
         .exchange = run->exchange,
+        .low_rank = run->low_rank,
         .compute_threads = run->compute_threads == 0 ? 1 : run->compute_threads,
         .budget = {.unified = place->unified && run->cuda_plugin == NULL, /* a GPU's memory is its own */
                    .device_bytes = UINT64_C(1) << 30,

@@ -53,6 +53,7 @@ struct harness_run {
     enum ox_rank_comm comm;
     bool library_sums;
     enum ox_exchange_dtype exchange;
+    struct ox_low_rank_config low_rank;
     struct ox_state_format state; /* zero: AdamW in fp32 */
     double router_balance, router_z; /* factors of the losses of routers */
     double router_bias_rate;

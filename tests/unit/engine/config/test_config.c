@@ -58,7 +58,7 @@ static void test_suggestions(void) {
         {"laerning-rate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
         {"learningrate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
         {"learningRate", OX_CMD_TRAIN, "did you mean '--learning-rate'?"},
-        {"warmup", OX_CMD_TRAIN, "did you mean '--warmup-steps' or '--warmup-ratio'?"},
+        {"warmup", OX_CMD_TRAIN, "did you mean '--warmup-steps', '--warmup-ratio' or '--powersgd-warm-start'?"},
         {"log-steps", OX_CMD_TRAIN, "did you mean '--logging-steps'?"},
         {"grad-norm", OX_CMD_TRAIN, "did you mean '--max-grad-norm'?"},
         {"host-memory", OX_CMD_TRAIN, "did you mean '--host-mem'?"},

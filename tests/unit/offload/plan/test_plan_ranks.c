@@ -137,6 +137,35 @@ static uint64_t travelling(const struct plan_sample *s, uint64_t elems) {
     return bytes[s->in.ranks.exchange];
 }
 
+/* Numbers of both thin matrices of so many rows; 0 where they are too many. */
+static uint64_t thin_of(const struct ox_low_rank *how, uint64_t rows, uint64_t cols) {
+    const uint64_t rank = ox_min_u64(how->rank, ox_min_u64(rows, cols)), thin = (rows + cols) * rank;
+    return (double)thin * how->min_rate < (double)(rows * cols) ? thin : 0;
+}
+
+/* Whether copies exchange a gradient in low rank: a matrix of all of it is worth it. *sent: what each gives of its
+ * slice of `own` numbers, the rows that lie in it as thin matrices where these are worth it. */
+static bool is_low_rank(const struct plan_sample *s, uint32_t grad_idx, uint64_t own, uint64_t *sent) {
+    const struct ox_low_rank *const how = s->in.ranks.low_rank;
+    const struct ox_plan_grad *const grad = &s->in.model.grads[grad_idx];
+    const uint64_t first = s->table.shards[grad->unit_idx].elem_first;
+    bool any = false;
+    *sent = own;
+    for (uint32_t i = how == NULL ? 0 : how->first_of[grad->unit_idx];
+         how != NULL && i < how->first_of[grad->unit_idx + 1]; i++) {
+        const struct ox_low_rank_matrix *const matrix = &how->matrices[i];
+        uint64_t here = 0, all = 0;
+        for (uint64_t row = 0, at = matrix->first; row < matrix->rows; row++, at += matrix->cols) {
+            here += at >= first && at + matrix->cols <= first + own;
+            all += at + matrix->cols <= grad->elem_count;
+        }
+        const uint64_t thin = thin_of(how, here, matrix->cols);
+        any = any || thin_of(how, all, matrix->cols) > 0;
+        *sent -= thin > 0 ? here * matrix->cols - thin : 0;
+    }
+    return any;
+}
+
 /* Each other holder of the rank's copy gives its slice of every gradient once for each part that it has. Then each
  * other copy gives the rank's cut of that slice, once for each part of the copy, and in the end the cut that it has
  * added. */
@@ -154,8 +183,11 @@ static uint64_t expected_grads_in(const struct plan_sample *s) {
         const uint64_t slice = own_of(unit, unit, chunk, holders, idx % holders);
         const uint64_t own = own_of(unit, model->grads[i].elem_count, chunk, holders, idx % holders);
         const uint64_t cut = own_of(slice, own, chunk, copies, copy);
-        bytes += copies > 1 ? within * own * sizeof(float) + (over - 1) * travelling(s, cut) + travelling(s, own)
-                            : within * travelling(s, own);
+        uint64_t thin = 0;
+        const bool low_rank = copies > 1 && is_low_rank(s, i, own, &thin);
+        bytes += low_rank     ? (within * own + (copies - 1) * thin) * sizeof(float)
+                 : copies > 1 ? within * own * sizeof(float) + (over - 1) * travelling(s, cut) + travelling(s, own)
+                              : within * travelling(s, own);
     }
     return bytes;
 }
@@ -384,6 +416,9 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     ranks->exchange = ranks->exchange == OX_EXCHANGE_Q8 ? OX_EXCHANGE_FP32 : OX_EXCHANGE_Q8;
     refuse_box(box, "sums that travel in another type", totals);
     *ranks = kept;
+    ranks->low_rank = ranks->low_rank == NULL ? &(struct ox_low_rank){.rank = 1} : NULL;
+    refuse_box(box, "sums in low rank", totals);
+    *ranks = kept;
     box->inputs[idx].model.micro_batches++;
     refuse_box(box, "a micro-batch too many", totals);
     box->inputs[idx].model.micro_batches--;
@@ -412,7 +447,8 @@ static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind
 
 static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
     const struct ox_shard_table whole = s->table;
-    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    ranks.low_rank = plan_sample_low_rank(s, &ranks, seed);
     struct box box = {.count = ranks.count};
     for (uint32_t idx = 0; idx < ranks.count; idx++) {
         become_rank(s, &whole, ranks, idx);
@@ -451,7 +487,8 @@ static const struct ox_plan *plan_of(const struct ox_plans *plans, int kind) {
  * proven too, and all fit together. Returns whether something fits; *over counts ranks that need more memory than the
  * first one, because they have more micro-batches. */
 static bool check_planner(struct plan_sample *s, uint64_t seed, uint32_t *over) {
-    const struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    struct ox_plan_ranks ranks = plan_sample_ranks(seed);
+    ranks.low_rank = plan_sample_low_rank(s, &ranks, seed);
     const struct ox_shard_table whole = s->table;
     struct ox_plans plans = {0};
     s->in.placement.tiles = 1;
