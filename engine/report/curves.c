@@ -113,7 +113,13 @@ static void add_line(struct ox_curves *curves, const json_t *line, struct now *n
     const double tokens = number(line, "tokens_seen"), each = number(line, "steps_per_epoch");
     now->tokens = isnan(tokens) ? now->tokens : tokens;
     curves->steps_per_epoch = isnan(each) ? curves->steps_per_epoch : each;
-    curves->skipped_steps += json_is_true(json_object_get(line, "skipped"));
+    const char *const order = json_string_value(json_object_get(line, "order"));
+    const bool skipped = json_is_true(json_object_get(line, "skipped"));
+    const bool early = order != NULL && strcmp(order, "speculative") == 0 && !skipped;
+    curves->skipped_steps += skipped;
+    curves->early_steps += early;
+    curves->held_steps += order != NULL && strcmp(order, "held") == 0 && !skipped;
+    curves->repeated_steps += early && json_is_false(json_object_get(line, "speculated"));
     struct ox_curve_point point = {.step = step, .tokens = now->tokens, .seconds = now->seconds};
     for (int i = 0; i < OX_CURVE_COUNT; i++) {
         point.values[i] = number(line, names[i]);

@@ -39,6 +39,8 @@ struct ox_curves {
     uint64_t steps_each; /* steps of a point, but of the last one */
     uint64_t steps_in_last;
     uint64_t skipped_steps; /* whose loss or gradient was not finite */
+    uint64_t early_steps, repeated_steps; /* with updates in backward; those that clipped, and made them again */
+    uint64_t held_steps;                  /* all of whose updates waited for the next forward */
     double steps_per_epoch; /* 0: not known */
     double expert_tokens[OX_CURVE_EXPERTS_MAX]; /* of a mixture: by expert over all layers, of the last step read */
     uint32_t expert_count;                      /* 0: no mixture, or one with more experts than that */

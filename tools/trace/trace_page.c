@@ -278,12 +278,14 @@ static void put_lead(struct ox_page *p) {
 
 static void put_facts(struct ox_page *p) {
     const struct ox_trace_report *const report = p->report;
-    char time[OX_SIZE_TEXT_BYTES], text[96], size[OX_SIZE_TEXT_BYTES];
+    char time[OX_SIZE_TEXT_BYTES], text[96 + OX_TRACE_LATE_BYTES], size[OX_SIZE_TEXT_BYTES];
+    char late[OX_TRACE_LATE_BYTES];
     fputs("<div class=\"facts\">\n", p->out);
     fact(p, ox_page_time(report->chain.wall_ns, time), "per step, median");
     if (p->typical->predicted_seconds > 0) {
         const double measured = (double)p->typical->wall_ns * 1e-9;
-        snprintf(text, sizeof text, "predicted, %+.0f %%", 100 * (p->typical->predicted_seconds / measured - 1));
+        snprintf(text, sizeof text, "predicted, %+.0f %%%s", 100 * (p->typical->predicted_seconds / measured - 1),
+                 ox_trace_report_late(report, late));
         fact(p, ox_seconds_text(p->typical->predicted_seconds, time), text);
     }
     snprintf(text, sizeof text, "%u", report->shown_count);

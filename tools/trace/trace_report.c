@@ -4,6 +4,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "engine/report/curves.h"
 #include "nvme/wear.h"
 #include "tools/trace/trace_page.h"
 
@@ -64,6 +65,16 @@ static enum ox_status join_ranks(struct ox_trace_report *report) {
     return status;
 }
 
+/* Counts what the run's metrics.jsonl tells of clipped steps; a recording without it is of use too. */
+static void count_late(struct ox_trace_report *report) {
+    struct ox_curves *curves = NULL;
+    if (ox_curves_read(report->path, &curves) == OX_OK) {
+        report->early_steps = curves->early_steps;
+        report->late_steps = curves->repeated_steps + curves->held_steps;
+    }
+    free(curves);
+}
+
 enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *out) {
     *out = (struct ox_trace_report){.path = path};
     enum ox_status status = ox_trace_ranks_open(path, &out->ranks);
@@ -79,7 +90,9 @@ enum ox_status ox_trace_report_open(const char *path, struct ox_trace_report *ou
     }
     OX_THEN(status, analyze_all(out));
     OX_THEN(status, join_ranks(out));
-    if (status != OX_OK) {
+    if (status == OX_OK) {
+        count_late(out);
+    } else {
         ox_trace_report_close(out);
     }
     return status;
@@ -95,6 +108,15 @@ void ox_trace_report_close(struct ox_trace_report *report) {
 
 const struct ox_trace_step *ox_trace_report_step(const struct ox_trace_report *report, uint32_t idx) {
     return &report->steps->steps[report->shown[idx]];
+}
+
+const char *ox_trace_report_late(const struct ox_trace_report *report, char *text) {
+    text[0] = '\0';
+    if (report->early_steps > 0 && report->late_steps > 0) { /* of a plan that has updates in backward */
+        snprintf(text, OX_TRACE_LATE_BYTES, " for a step whose updates in backward hold; in %" PRIu64 " step%s they "
+                 "did not, or waited, because norms are clipped", report->late_steps, ox_plural(report->late_steps));
+    }
+    return text;
 }
 
 static const struct ox_trace_step *typical_step(const struct ox_trace_report *report) {
@@ -270,6 +292,7 @@ static void text_spans(const struct ox_trace_report *report, FILE *out) {
 enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *out) {
     const struct ox_trace_analysis *const a = &report->analyses[report->typical];
     char time[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_TEXT_BYTES], about[OX_TRACE_ABOUT_BYTES];
+    char late[OX_TRACE_LATE_BYTES];
     const uint64_t dropped = report->steps->steps[report->steps->count - 1].dropped;
     fprintf(out, "%s\n%s\n%u whole step%s of %u recorded; %" PRIu64 " record%s dropped, %" PRIu64 " torn\n",
             ox_trace_report_about(report, about), report->title, report->shown_count,
@@ -278,7 +301,8 @@ enum ox_status ox_trace_report_text(const struct ox_trace_report *report, FILE *
     fprintf(out, "step %" PRIu64 ", the one of median length: %s", typical_step(report)->step,
             ox_seconds_text((double)a->wall_ns * 1e-9, time));
     if (a->predicted_seconds > 0) {
-        fprintf(out, ", predicted %s", ox_seconds_text(a->predicted_seconds, time));
+        fprintf(out, ", predicted %s%s", ox_seconds_text(a->predicted_seconds, time),
+                ox_trace_report_late(report, late));
     }
     fprintf(out, "\n");
     text_chain(report, out);

@@ -22,6 +22,7 @@ struct ox_trace_report {
     uint32_t *shown; /* indices of whole training steps, in order */
     struct ox_trace_analysis *analyses; /* one for each of `shown` */
     uint32_t shown_count;
+    uint64_t early_steps, late_steps; /* of the run: begun with updates in backward; without any that held */
     uint32_t typical; /* index in `shown` of the step of median length, which all figures of "a step" describe */
     /* That step as all ranks took it; in a run of several it is one that all have recorded whole, if there is any. */
     struct ox_trace_joint joint;
@@ -48,6 +49,10 @@ struct ox_trace_span_sum ox_trace_report_spans(const struct ox_trace_report *rep
 /* Writes what the recording is of, "run1, recorded 2026-11-28 10:39 UTC on ...", to `text` (OX_TRACE_ABOUT_BYTES). */
 enum { OX_TRACE_ABOUT_BYTES = 512 };
 const char *ox_trace_report_about(const struct ox_trace_report *report, char *text);
+/* Writes " for a step ..." to `text` (OX_TRACE_LATE_BYTES) where steps clipped, so that they made their updates in
+ * backward again or had none there, which the prediction has; else "". */
+enum { OX_TRACE_LATE_BYTES = 160 };
+const char *ox_trace_report_late(const struct ox_trace_report *report, char *text);
 /* Writes a line on drive wear to `text` (OX_WEAR_TEXT_BYTES), "" without drives, and returns it. */
 const char *ox_trace_report_wear(const struct ox_trace_report *report, char *text);
 

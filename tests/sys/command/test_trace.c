@@ -530,6 +530,18 @@ static void test_terminal(const char *run, bool by_signal) {
     close(terminal);
 }
 
+/* Updates in backward that clipping undoes are no part of the prediction, and the report says so. */
+static void test_clipped(const char *run) {
+    for (int i = 0; i < 2; i++) {
+        train(run, STEPS, plain_pathf("--trace on --profile cpu-2-cores --optimizer-overlap speculative "
+                                      "--speculative-units 1 --max-grad-norm %s", i == 0 ? "1e-4" : "0"));
+        tell("trace", plain_pathf("report %s", run));
+        told(", predicted ");
+        const char *const late = strstr(process.outcome.out, "for a step whose updates in backward hold; in 5 steps");
+        CHECK((late != NULL) == (i == 0));
+    }
+}
+
 int main(void) {
     model = sys_write_model("llama");
     text = sys_write_text(20000);
@@ -540,6 +552,8 @@ int main(void) {
     test_small_ring(run);
     train(run, STEPS, "--eval-steps 0 --trace on");
     test_report(run);
+    test_clipped(run);
+    train(run, STEPS, "--eval-steps 0 --trace on");
     test_persisted();
     test_export(run);
     test_cut(run);
