@@ -34,8 +34,8 @@ static enum ox_status use_averages(struct ox_hf_folder *folder) {
         }
     }
     if (found == 0) {
-        return ox_fail(OX_E_CONFIG, "%s: holds no averages; --ema reads those of a checkpoint of a run with "
-                       "--ema-decay", where);
+        return ox_fail(OX_E_CONFIG, "%s: holds no averages; --ema reads those of a checkpoint of a run that keeps "
+                       "some as it trains", where);
     }
     if (adapter != NULL) {
         adapter->file = file;

@@ -219,6 +219,6 @@ int main(void) {
     change_ranks(&experts_families[0], "", ranks);
     go_on_from_stores(&experts_families[0]);
     printf("%d runs have the bytes of one rank\n", run_count);
-    CHECK(run_count > 3);
+    CHECK(run_count > 0);
     return test_end();
 }
