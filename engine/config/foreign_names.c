@@ -151,6 +151,8 @@ const struct ox_foreign ox_foreign_names[] = {
     {"lora-*-kernel", NULL, own_kernels, ANY},
     {"*lora* *peft* *adapter* *dora", NULL,
      "does not exist: --adapter DIR takes an adapter as it is, and `offload export` merges it", NOT_RUN},
+    {"r", NULL, "use --lora-r N", RUN},
+    {"task-type", NULL, "is always so: a causal language model; leave it out", RUN},
     {"use-peft", NULL, "is what --lora-r N does", ANY},
     {"*lora* *peft* *adapter* *dora oft-* pissa-* finetuning-type", NULL, plain_lora, ANY},
     {"full-finetuning", NULL, "is the default: all parameters are trained unless --lora-r or --freeze says otherwise",
@@ -425,7 +427,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"max-length max-len", NULL, use_tokens, GENERATE},
     {"max-seq-len max-sequence-length max-context* max-model-len max-token-length model-max-length block-size "
      "cutoff-len* sequence-len* eval-sequence-len context-len* context-size context ctx* n-ctx window-size "
-     "max-prompt-len*", NULL, use_length, ANY},
+     "max-prompt-len* max-completion-len*", NULL, use_length, ANY},
     {"excess-length-strategy", NULL, "use --overlong split, truncate or drop", ANY},
     {"truncation-mode truncation*", NULL, "use --overlong truncate, split or drop", ANY},
     {"min-sample-len", NULL, "does not exist: rows of every length are trained; leave it out", ANY},
@@ -602,8 +604,8 @@ const struct ox_foreign ox_foreign_names[] = {
      "out", ANY},
     {"ref-model* model-ref*", NULL, "does not exist: the reference of `offload train --dpo` is what the run begins "
      "with; to measure: `offload eval --reference DIR`", ANY},
-    {"dpo-* pref-* ld-alpha f-divergence-type f-alpha-divergence-coef discopop-tau use-weighting sync-ref-model", NULL,
-     plain_dpo, ANY},
+    {"dpo-* pref-* reference-free ld-alpha f-divergence-type f-alpha-divergence-coef discopop-tau use-weighting "
+     "sync-ref-model", NULL, plain_dpo, ANY},
     {"rl-* trl* rpo-* kto-* orpo-* cpo-* simpo-* ppo-* grpo-* ref-* *reward* gamma "
      "kl-coeff lmbda num-generations teacher-* policy-model value-checkpointer "
      "penalise-no-eos min-response-length whiten-rewards forward-batch-size center-rewards-coefficient "

@@ -58,6 +58,8 @@ static void test_foreign(void) {
         {"--exit_duration_in_mins 480", "use --max-time 8h"},
         {"--streaming", "is always so: texts become tokens in a file once"},
         {"--train_on_inputs", "use --train-on prompts; without it prompts are not trained"},
+        {"--r 16", "'--r': use --lora-r N"},
+        {"--reference_free true", "of --dpo there are --dpo-loss, --dpo-beta"},
         {"--dataset-text-field body", "use --column-text KEY"},
         {"--gradient-clip 1", "use --max-grad-norm X"},
         {"--deterministic", "is always so: the same command gives the same bits"},
