@@ -164,7 +164,11 @@ static void put_traffic(const struct ox_picture *p, FILE *out) {
             fputs("</tr>\n", out);
         }
     }
-    fputs("</tbody></table></div>\n<p class=\"note\">Point at a number for what it is made of.</p></section>\n", out);
+    const bool bounded = ox_plan_experts(p->ranks[0].input) > 1;
+    fprintf(out,
+            "</tbody></table></div>\n<p class=\"note\">Point at a number for what it is made of.%s</p></section>\n",
+            bounded ? " Tokens are rows that go to the ranks with their experts and back: the most that there can be; "
+                      "a step moves as many as the router chooses." : "");
 }
 
 static void put_head(const struct ox_picture *p, FILE *out) {

@@ -240,6 +240,12 @@ CASES = {
                                 num_attention_heads=4, num_key_value_heads=1, intermediate_size=20,
                                 tie_word_embeddings=True, num_local_experts=4, num_experts_per_tok=2),
         "seed": 110, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5, "packed": True},
+    "four_mixtral": {  # each of four experts fills whole groups of elements, so that ranks can divide them
+        "config": lambda: llama(transformers.MixtralConfig, vocab_size=61, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
+                                tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2,
+                                initializer_range=0.2),
+        "seed": 202, "seq": 6, "batch": 1, "micro_batches": 4, "max_grad_norm": 0.5},
     "qwen3_moe": {  # the layer in the middle has an MLP
         "config": lambda: llama(transformers.Qwen3MoeConfig, vocab_size=67, hidden_size=40, num_hidden_layers=3,
                                 num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=44,

@@ -113,6 +113,21 @@ static void test_pipeline(void) {
     free(page);
 }
 
+/* Each of two ranks has whole experts that the other has not; what crosses is told as a bound. */
+static void test_experts(void) {
+    sys_args_begin(&args, "plan");
+    sys_args_word(&args, "--model=%s", sys_write_model("mixtral"));
+    sys_args_word(&args, "--picture=%s", test_path("page.html"));
+    sys_args_add(&args, "--device cpu --from-scratch --expert-parallel-size 2 --max-seq-length 16 "
+                        "--global-batch-size 2 --batch-size 1");
+    sys_run_well(&args, &process);
+    char *const page = files_read("page.html", NULL);
+    const char *const row = strstr(page, "<tr><th>experts 0 to 3 of block 0");
+    CHECK(row != NULL && count_of(row, strstr(row, "</tr>"), "<td class=\"home\"></td>") == 1);
+    CHECK(strstr(page, "as many as the router chooses") != NULL && strstr(page, "tokens ") != NULL);
+    free(page);
+}
+
 static void test_nowhere(void) {
     sys_args_begin(&args, "plan");
     sys_args_word(&args, "--model");
@@ -125,6 +140,7 @@ static void test_nowhere(void) {
 int main(void) {
     test_pages();
     test_pipeline();
+    test_experts();
     test_nowhere();
     return test_end();
 }

@@ -138,7 +138,7 @@ struct layout {
 /* Whether so many ranks can divide the experts of the run's model: each has units of them, and as many sums. */
 static bool can_divide(const struct run *run, unsigned ranks) {
     const char *const words = strstr(run->numbers, "--experts-per-unit ");
-    const unsigned each = words != NULL ? (unsigned)atoi(words + strlen("--experts-per-unit ")) : 0;
+    const unsigned each = words != NULL ? (unsigned)strtoul(words + strlen("--experts-per-unit "), NULL, 10) : 0;
     const unsigned units = each > 0 ? (strstr(run->model, "mixtral") != NULL ? 8 : 16) / each : 0;
     return ranks > 1 && units > 0 && units % ranks == 0 && run->sum_groups % ranks == 0;
 }

@@ -1,5 +1,6 @@
 /* Ranks that divide the experts of every layer: rows go to the rank that has their expert and back, and losses, norms,
- * gradients, weights and moments have the bits of one rank, wherever planes live and whatever other ranks there are. */
+ * gradients, weights and moments have the bits of one rank, wherever planes live and whatever other ranks there are;
+ * and they are as near to transformers as those of one rank. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -108,7 +109,30 @@ static void check(const struct kind *kind, enum ox_compute_dtype dtype) {
     golden_close(&golden);
 }
 
+/* The ten steps of transformers' own model, by ranks that divide its experts, within the limits of one rank. */
+static void check_torch(const char *name, uint32_t experts) {
+    struct golden golden;
+    struct outcome outcome = {0};
+    struct harness harness;
+    golden_open(name, &golden);
+    struct harness_run run = golden_run(&golden);
+    run.compute_threads = 1;
+    run.experts_per_unit = 1;
+    run.experts = run.ranks = run.sum_groups = experts;
+    run.comm_timeout_ns = UINT64_C(200000000000);
+    printf("%s: %u ranks with a part of the experts each\n", name, experts);
+    harness_open(&run, &harness_in_memory, &harness);
+    golden_steps(&harness, &golden, 0, GOLDEN_STEPS, &outcome);
+    outcome_read_weights(&harness, &outcome);
+    golden_report_fp32(&golden, harness.model, &outcome, GOLDEN_STEPS);
+    harness_close(&harness);
+    outcome_close(&outcome);
+    golden_close(&golden);
+}
+
 int main(void) {
+    check_torch("four_mixtral", 2);
+    check_torch("four_mixtral", 4);
     for (int i = 0; i < KINDS; i++) {
         check(&kinds[i], i == 1 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32);
     }
