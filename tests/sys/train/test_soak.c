@@ -63,18 +63,18 @@ struct run {
     bool single; /* one generation */
 };
 
-/* A folder with weights of a model, which one step has made. */
+/* A folder with weights of a model, which four steps have made. */
 static const char *base_of(const char *model) {
     static char folder[SYS_PATH_BYTES]; /* of the run */
     char config[SYS_PATH_BYTES];
     snprintf(config, sizeof config, "%s", sys_write_model(model));
-    if (!files_exist(test_pathf("base-%s/checkpoint-1/config.json", model))) {
+    if (!files_exist(test_pathf("base-%s/checkpoint-4/config.json", model))) {
         sys_args_train(&args, config, text_path, plain_pathf("base-%s", model));
         sys_args_add(&args, common_words);
-        sys_args_add(&args, "--max-steps 1 --sum-groups 8");
+        sys_args_add(&args, "--max-steps 4 --sum-groups 8");
         sys_run_well(&args, &process);
     }
-    snprintf(folder, sizeof folder, "%s", test_pathf("base-%s/checkpoint-1", model));
+    snprintf(folder, sizeof folder, "%s", test_pathf("base-%s/checkpoint-4", model));
     return folder;
 }
 
