@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 enum { OX_MICRO_BATCHES_MAX = 1048576 }; /* in a step */
-enum { OX_RANKS_MAX = 64 };
+enum { OX_RANKS_MAX = 64, OX_PLAN_RANKS_MAX = 1024 }; /* of a run, and of any group of ranks; of a plan */
 enum { OX_CONFIG_TEXT_BYTES = 1024, OX_CONFIG_PROSE_BYTES = 16384, OX_CONFIG_NVME_MAX = 16, OX_CONFIG_DATA_MAX = 16 };
 
 struct ox_nvme_budget {

@@ -58,9 +58,9 @@ static enum ox_status read_axis(const char *text, struct ox_mesh_sizes *out) {
     OX_TRY(find_axis(word, &axis));
     char *end = NULL;
     const unsigned long size = strtoul(equals + 1, &end, 10);
-    if (equals[1] < '0' || equals[1] > '9' || *end != '\0' || size == 0 || size > OX_RANKS_MAX) {
+    if (equals[1] < '0' || equals[1] > '9' || *end != '\0' || size == 0 || size > OX_PLAN_RANKS_MAX) {
         return ox_fail(OX_E_CONFIG, "--mesh %s: '%s' is no size; give a number from 1 to %d", word, equals + 1,
-                       (int)OX_RANKS_MAX);
+                       (int)OX_PLAN_RANKS_MAX);
     }
     uint32_t *const at = (uint32_t *)((char *)out + axis->at);
     if (*at != 0) {

@@ -315,9 +315,9 @@ static enum ox_status check_kept(const struct ox_config_place *place) {
 
 static enum ox_status check_ranks(const struct ox_config_ranks *ranks) {
     if (strcmp(ranks->count, "auto") != 0 &&
-        (!is_count(ranks->count) || strtoull(ranks->count, NULL, 10) > OX_RANKS_MAX)) {
+        (!is_count(ranks->count) || strtoull(ranks->count, NULL, 10) > OX_PLAN_RANKS_MAX)) {
         return ox_fail(OX_E_CONFIG, "--ranks: '%s' is neither auto nor a number of ranks, 1 to %d", ranks->count,
-                       OX_RANKS_MAX);
+                       OX_PLAN_RANKS_MAX);
     }
     return OX_OK;
 }

@@ -21,10 +21,10 @@ uint32_t ox_trainer_machines(const struct ox_trainer *trainer) {
 static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *out) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     struct ox_cuda_plugin_info plugin;
-    *out = OX_RANKS_MAX;
+    *out = OX_PLAN_RANKS_MAX;
     if (engine->device == OX_DEVICE_CPU) {
         *out = trainer->config.place.compute_threads == 0 ? ox_processor_count() * ox_trainer_machines(trainer)
-                                                          : OX_RANKS_MAX;
+                                                          : OX_PLAN_RANKS_MAX;
         return OX_OK;
     }
     if (trainer->gpu.memory_bytes == 0) {
@@ -37,6 +37,10 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
 
 static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ranks, uint32_t devices) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
+    if (ranks > OX_RANKS_MAX && !trainer->config.tool.plan_only) {
+        return ox_fail(OX_E_CONFIG, "--ranks %u: a run has at most %d ranks; `offload plan` goes to %d", ranks,
+                       OX_RANKS_MAX, OX_PLAN_RANKS_MAX);
+    }
     if (ranks > devices && engine->device == OX_DEVICE_CPU) {
         return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u processor%s, and a rank computes on at least one; give "
                        "--ranks %u, or --compute-threads 1 to let ranks take turns", ranks, devices == 1 ? "is" : "are",
@@ -47,6 +51,25 @@ static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ran
                        devices == 1 ? "is" : "are", devices, ox_plural(devices), devices);
     }
     return OX_OK;
+}
+
+/* Ranks that gather or exchange something together are at most OX_RANKS_MAX, whatever a plan has. */
+static enum ox_status check_groups(const struct ox_trainer *trainer, uint32_t of_data) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const bool copied = engine->sharding == OX_SHARDING_NONE;
+    const uint32_t copies = copied ? of_data : (uint32_t)ox_max_u64(engine->copies, 1), holders = of_data / copies;
+    const uint32_t of_axes = (uint32_t)ox_max_u64(engine->pipe, engine->tensors);
+    const uint32_t largest = (uint32_t)ox_max_u64(ox_max_u64(copies, holders), of_axes);
+    if (largest <= OX_RANKS_MAX) {
+        return OX_OK;
+    }
+    uint32_t size = (uint32_t)ox_min_u64(of_data, OX_RANKS_MAX);
+    while (size > 1 && of_data % size != 0) {
+        size--;
+    }
+    return ox_fail(OX_E_CONFIG, "--ranks %u: %u ranks would %s, and at most %d do that together; give --sharding "
+                   "hybrid_shard --shard-size %u, or --mesh with a pipeline", engine->ranks, largest,
+                   largest == copies ? "have a copy of the model each" : "divide the same layers", OX_RANKS_MAX, size);
 }
 
 /* Each rank that shares its stages with others needs a micro-batch and a sum group. */
@@ -372,6 +395,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     engine->sharding = sharding_of(config->ranks.sharding);
     OX_THEN(status, set_copies(trainer, of_data));
     OX_THEN(status, ox_trainer_set_low_rank(trainer, of_data));
+    OX_THEN(status, any_mesh(trainer) ? OX_OK : check_groups(trainer, of_data));
     return status;
 }
 
@@ -614,7 +638,8 @@ static enum ox_status try_kind(struct ox_trainer *trainer, enum ox_sharding give
     for (uint32_t pipe = kind == 0 ? 1 : 2; pipe <= (kind == 0 ? 1 : engine->ranks); pipe++) {
         const uint32_t of_data = engine->ranks / pipe;
         struct ox_mesh_tried tried;
-        if (engine->ranks % pipe != 0 || of_data > most || (copies > 0 && of_data % size != 0)) {
+        if (engine->ranks % pipe != 0 || pipe > OX_RANKS_MAX ||
+            (copies > 0 ? size : of_data) > OX_RANKS_MAX || of_data > most || (copies > 0 && of_data % size != 0)) {
             continue;
         }
         engine->copies = copies > 0 ? of_data / size : 0;

@@ -587,20 +587,23 @@ static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
 
 /* Proves that no rank waits for another for ever, in any kind of plan. */
 static enum ox_status check_together(const struct ox_engine_plan *plan) {
-    const struct ox_plan_input *inputs[OX_COMM_RANKS_MAX];
-    const struct ox_plan *plans[3][OX_COMM_RANKS_MAX];
     const uint32_t count = plan->input.ranks.count;
-    for (uint32_t i = 0; i < count; i++) {
+    const struct ox_plan_input **const inputs = calloc(count, sizeof *inputs);
+    const struct ox_plan **const plans = calloc(KINDS * (size_t)count, sizeof *plans);
+    enum ox_status status =
+        inputs != NULL && plans != NULL ? OX_OK : ox_fail(OX_E_NOMEM, "plan: no memory for %u ranks", count);
+    for (uint32_t i = 0; i < count && status == OX_OK; i++) {
         const struct ox_engine_plan *const of_rank = ox_engine_plan_at(plan, i);
         inputs[i] = &of_rank->input;
-        plans[0][i] = of_rank->train;
-        plans[1][i] = of_rank->eval;
-        plans[2][i] = of_rank->eval_after_step;
+        plans[i] = of_rank->train;
+        plans[count + i] = of_rank->eval;
+        plans[2 * count + i] = of_rank->eval_after_step;
     }
-    enum ox_status status = OX_OK;
-    for (int kind = 0; kind < 3 && plans[kind][0] != NULL; kind++) {
-        OX_THEN(status, ox_proof_check_ranks(plans[kind], inputs, count));
+    for (int kind = 0; kind < KINDS && status == OX_OK && plans[kind * count] != NULL; kind++) {
+        status = ox_proof_check_ranks(plans + kind * count, inputs, count);
     }
+    free(inputs);
+    free(plans);
     return status;
 }
 

@@ -124,6 +124,43 @@ static void test_meshes(void) {
     CHECK(strstr(process.outcome.out, "pipeline: 10 stages over 4 ranks; vertical; stages ") != NULL);
 }
 
+/* Plans have more ranks than a run can have, in groups that a run could have. */
+static void test_many(void) {
+    static const char many[] = "--host-mem 8TiB --profile docs/profiles/rtx4090-4-drives.json --max-seq-length 256 "
+                               "--global-batch-size 512";
+    static const struct {
+        const char *words, *text;
+    } refused[] = {
+        {"--ranks 96 --sharding full_shard", "--ranks 96: 96 ranks would divide the same layers, and at most 64 do "
+         "that together; give --sharding hybrid_shard --shard-size 48, or --mesh with a pipeline"},
+        {"--ranks 128 --sharding no_shard", "128 ranks would have a copy of the model each"},
+        {"--ranks 2048", "--ranks: '2048' is neither auto nor a number of ranks, 1 to 1024"},
+    };
+    for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
+        run(many, refused[i].words);
+        if (process.outcome.exit_status != 2 || strstr(process.outcome.err, refused[i].text) == NULL) {
+            sys_complain(&process, refused[i].text);
+        }
+    }
+    json_t *const pipe = plan(many, "--format json --mesh dp=16,pp=8 --sharding full_shard");
+    json_t *const copies = plan(many, "--format json --ranks 256 --sharding hybrid_shard --shard-size 32");
+    printf("128 ranks in a mesh %.3f s, 256 in 8 copies %.3f s\n", number(pipe, "predicted_mean_seconds"),
+           number(copies, "predicted_mean_seconds"));
+    CHECK(number(json_object_get(pipe, "ranks"), "count") == 128 &&
+          number(json_object_get(copies, "ranks"), "count") == 256 &&
+          number(json_object_get(copies, "ranks"), "copies") == 8);
+    json_decref(pipe);
+    json_decref(copies);
+    sys_args_begin(&args, "train");
+    sys_args_word(&args, "--model=%s", config_path);
+    sys_args_word(&args, "--data=%s", config_path);
+    sys_args_add(&args, "--from-scratch --output many --device cpu --compute-threads 1 --ranks 128 "
+                 "--global-batch-size 128 --sharding hybrid_shard --shard-size 16");
+    sys_run(&args, &process);
+    CHECK(process.outcome.exit_status == 2 &&
+          strstr(process.outcome.err, "--ranks 128: a run has at most 64 ranks; `offload plan` goes to 1024") != NULL);
+}
+
 /* Copies of the model are planned, and what does not divide is refused before anything is reserved. */
 static void test_copies(void) {
     static const struct {
@@ -295,7 +332,8 @@ int main(void) {
         void (*run)(void);
         bool whole;
     } tests[] = {{test_gain, true}, {test_library, true}, {test_threads, true}, {test_lane_cores, false},
-                 {test_no_gain, true}, {test_refusal, true}, {test_copies, false}, {test_meshes, false}};
+                 {test_no_gain, true}, {test_refusal, true}, {test_copies, false}, {test_meshes, false},
+                 {test_many, false}};
     whole_path = files_write_text("8b.json", CONFIG(32));
     config_path = part_path = files_write_text("2b.json", CONFIG(8));
     test_auto();

@@ -269,9 +269,9 @@ static void test_validate(void) {
     check_refused(OX_CMD_TRAIN, "tiles", "2", "--gradient-accumulation-steps");
     check_refused(OX_CMD_TRAIN, "sum-groups", "2",
                   "--sum-groups: 2 exceeds --gradient-accumulation-steps 1, the number of micro-batches; give at most");
-    check_refused(OX_CMD_TRAIN, "ranks", "0", "--ranks: '0' is neither auto nor a number of ranks, 1 to 64");
-    check_refused(OX_CMD_TRAIN, "ranks", "65", "1 to 64");
-    check_refused(OX_CMD_TRAIN, "ranks", "two", "1 to 64");
+    check_refused(OX_CMD_TRAIN, "ranks", "0", "--ranks: '0' is neither auto nor a number of ranks, 1 to 1024");
+    check_refused(OX_CMD_TRAIN, "ranks", "1025", "1 to 1024");
+    check_refused(OX_CMD_TRAIN, "ranks", "two", "1 to 1024");
     check_refused(OX_CMD_TRAIN, "moments", "q8", "use --moments bf16, or --dtype bf16");
     check_refused(OX_CMD_PLAN, "moments", "q8", "--dtype fp32");
 
