@@ -210,6 +210,9 @@ void ox_metrics_step(struct ox_metrics *metrics, const struct ox_step_report *re
     if (line != NULL && report->loss_scale > 0) {
         json_object_set_new(line, "loss_scale", ox_json_number(report->loss_scale));
     }
+    if (line != NULL && report->exchange != NULL) {
+        json_object_set_new(line, "inexact_exchange", json_string(report->exchange));
+    }
     for (uint32_t i = 0; line != NULL && i < report->part_count; i++) {
         json_object_set_new(line, report->parts[i].name, ox_json_number(report->parts[i].value));
     }

@@ -31,6 +31,7 @@ struct ox_step_report {
     double predicted_seconds; /* predicted time of the step; NaN (none) is written as null   */
     double loss_scale;        /* factor of the loss; 0, which is not written: none           */
     struct ox_energy_used energy; /* of the step; NaN or 0, which is not written: not known */
+    const char *exchange;         /* how gradients travelled inexactly; NULL, which is not written: exactly */
     struct ox_report_part parts[OX_REPORT_PARTS_MAX];
     uint32_t part_count;
     struct ox_step_result result;

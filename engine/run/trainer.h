@@ -54,6 +54,8 @@ OX_MUST enum ox_status ox_trainer_open(const struct ox_config *config, struct ox
 void ox_trainer_close(struct ox_trainer **trainer);
 
 const struct ox_engine_plan *ox_trainer_plan(const struct ox_trainer *trainer);
+/* In what gradients travel inexactly in a step; NULL: exactly. */
+const char *ox_trainer_inexact(const struct ox_trainer *trainer, uint64_t step);
 /* The prediction for its steps; for those of the nearest plan if nothing fits the budget. */
 const struct ox_prediction *ox_trainer_prediction(const struct ox_trainer *trainer);
 /* Predicts what more hardware or a larger step would gain; requires a plan that fits. */

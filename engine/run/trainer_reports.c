@@ -110,6 +110,12 @@ enum ox_status ox_trainer_rewind_reports(struct ox_trainer *trainer) {
     return ox_metrics_open(folder, trainer->state.step, &trainer->reports.metrics);
 }
 
+const char *ox_trainer_inexact(const struct ox_trainer *trainer, uint64_t step) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    return engine->exchange != OX_EXCHANGE_FP32 ? ox_exchange_dtype_name(engine->exchange)
+           : engine->low_rank.rank > 0 && step > engine->low_rank.start_step ? "low rank (PowerSGD)" : NULL;
+}
+
 void ox_trainer_report_step(struct ox_trainer *trainer, struct ox_step_report *report) {
     if (!ox_trainer_leads(trainer)) {
         return;
@@ -118,6 +124,7 @@ void ox_trainer_report_step(struct ox_trainer *trainer, struct ox_step_report *r
     const struct ox_energy_used now = ox_energy_read(trainer->reports.energy), before = trainer->reports.used;
     report->energy = (struct ox_energy_used){.cpu = now.cpu - before.cpu, .gpu = now.gpu - before.gpu};
     trainer->reports.used = now;
+    report->exchange = ox_trainer_inexact(trainer, report->step);
     ox_metrics_step(trainer->reports.metrics, report);
     ox_tensorboard_step(trainer->reports.tensorboard, report);
     ox_prometheus_step(trainer->reports.prometheus, report);

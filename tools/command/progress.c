@@ -308,6 +308,10 @@ void ox_progress_summary(const struct ox_progress *progress, const struct ox_tra
             printf("%" PRIu64 " step%s overflowed in fp16 and had no effect; the last loss scale was %.6g\n",
                    all->overflowed, ox_plural(all->overflowed), all->loss_scale);
         }
+        const char *const exchange = ox_trainer_inexact(trainer, UINT64_MAX);
+        if (exchange != NULL) {
+            printf("gradients travelled in %s: inexact\n", exchange);
+        }
         if (all->empty > 0) {
             printf("%" PRIu64 " step%s no token to be trained on\n", all->empty,
                    all->empty == 1 ? " had" : "s had");

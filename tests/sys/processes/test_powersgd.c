@@ -100,6 +100,8 @@ int main(void) {
     CHECK(strstr(process.outcome.err, "inexact; from step 3 on 2 copies") != NULL);
     CHECK(file_has("whole/plan.txt", "copies exchange gradients in rank 2 (PowerSGD): inexact"));
     CHECK(file_has("whole/plan.txt", "low-rank"));
+    CHECK(file_has("whole/metrics.jsonl", "\"inexact_exchange\":\"low rank (PowerSGD)\""));
+    CHECK(strstr(process.outcome.out, "gradients travelled in low rank (PowerSGD): inexact") != NULL);
     CHECK(file_has("whole/config.resolved.yaml", "powersgd_rank: 2"));
     for (unsigned step = 1; step <= 3; step++) { /* the gradient of step 3 alone is of low rank */
         CHECK(sys_metric(exact, step, "loss") == sys_metric(whole, step, "loss"));

@@ -124,6 +124,7 @@ static void run_narrow(const struct family *family, const char *dtype) {
     struct result expected = run_one(family, plain_pathf("%s %s", cosine_words, words));
     CHECK(strcmp(exact.steps, expected.steps) != 0);
     CHECK(strstr(process.outcome.err, "inexact; each sum of gradients is rounded once before it travels") != NULL);
+    CHECK(strstr(process.outcome.out, plain_pathf("gradients travelled in %s: inexact", dtype)) != NULL);
     for (int i = 0; i < 3; i++) {
         begin_ranks(family, 0, plain_pathf("%s %s %s", words, ways[i], places[i].words));
         add_drives(places[i].drives);
