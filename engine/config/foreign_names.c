@@ -25,8 +25,8 @@ static const char not_divided[] = "does not exist: ranks divide the micro-batche
                                   "(--context-parallel-size) or heads, columns and vocabulary "
                                   "(--tensor-parallel-size); leave it out";
 static const char use_tensors[] = "use --tensor-parallel-size N";
-static const char all_rows[] = "does not exist: each rank of --tensor-parallel-size has the activations of all rows "
-                               "between its products; leave it out";
+static const char all_rows[] = "is a part of --tensor-parallel-size N, whose ranks each have a part of the rows "
+                               "between its products; leave it out, or give --context-parallel-size N";
 static const char use_pipeline[] = "use --pipeline-parallel-size N; layers are dealt to the ranks by their work";
 static const char use_chunks[] = "use --pipeline-schedule interleaved with --virtual-pipeline-size N, the runs of "
                                  "layers of each rank";

@@ -49,41 +49,34 @@ static struct ox_token_range tokens_of(const struct ox_node_call *call, uint32_t
                        : (struct ox_token_range){first, (uint32_t)ox_groups_begin(vocab, groups, group + 1) - first};
 }
 
-/* Where ranks have groups of tokens each: rows of the rank's tokens, its part of the rows from each rank, and all rows
- * of all tokens. */
-static uint64_t crossing_bytes(const struct ox_shape *shape, const struct ox_node *node) {
-    return (uint64_t)ox_own_rows_of(shape).most * ox_shape_tensors(shape) * node->out_count *
-           ox_real_bytes(shape->compute.real);
-}
-
+/* Where ranks have groups of tokens each: forward makes the rows of the rank's tokens, and gets of its own rows those
+ * of every rank; backward gets all rows. */
 uint64_t ox_lookup_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    return backward || ox_shape_tensors(shape) == 1 ? 0 : 3 * ox_align_up(crossing_bytes(shape, node), 64);
+    return ox_shape_tensors(shape) == 1 ? 0
+                                        : (backward ? 1 : 2) *
+                                              ox_align_up(ox_whole_rows_bytes(shape, node->out_count), 64);
 }
 
 uint32_t ox_lookup_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                          struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const uint64_t each = ox_lookup_scratch(list->shape, node, false) / 3;
-    const uint64_t bytes = crossing_bytes(list->shape, node);
     (void)din;
-    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = 0, .target = each, .bytes = bytes};
-    out[1] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = 2 * each, .target = 2 * each, .bytes = bytes};
-    return backward ? 0 : 2;
+    ox_whole_rows_cuts(list->shape, node->out_count, 0, out);
+    if (!backward) {
+        out[0].kind = OX_CUT_EXCHANGE;
+        out[0].target = ox_lookup_scratch(list->shape, node, false) / 2;
+    }
+    return 1;
 }
 
-/* The parts behind the first. A row is that of the one rank that has its token; the others have -0 there, to which any
- * number is added as it is. */
+/* A row is that of the one rank that has its token; the others have -0 there, to which any number is added as it is. */
 static void join_rows(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_own_rows own = ox_own_rows_of(shape);
-    const uint64_t each = ox_lookup_scratch(shape, call->node, false) / 3, real = ox_real_bytes(shape->compute.real);
     const uint64_t cols = call->node->out_count;
-    unsigned char *const base = call->scratch;
-    if (call->part == 1) {
-        ox_add_pieces(&call->job->run, base + each, ox_shape_tensors(shape), own.most * cols, shape->compute.real);
-        OX_RUN(&call->job->run, add, .target = base + 2 * each + own.first * cols * real, .b = base + each,
-               .count = own.count * cols, .real = shape->compute.real);
-    } else {
-        OX_RUN(&call->job->run, add, .target = call->out, .b = base + 2 * each, .count = shape->rows * cols,
+    unsigned char *const pieces = (unsigned char *)call->scratch + ox_lookup_scratch(shape, call->node, false) / 2;
+    ox_add_pieces(&call->job->run, pieces, ox_shape_tensors(shape), own.most * cols, shape->compute.real);
+    if (own.count > 0) {
+        OX_RUN(&call->job->run, add, .target = call->out, .b = pieces, .count = own.count * cols,
                .real = shape->compute.real);
     }
 }
@@ -114,17 +107,26 @@ void ox_lookup_forward(const struct ox_node_call *call) {
 void ox_lookup_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
     const uint32_t first = call->list->group_first;
+    const bool apart = ox_shape_tensors(job->shape) > 1;
+    if (apart && call->part == 0) {
+        ox_whole_rows_give(call, call->dout, call->node->out_count, call->scratch);
+        return;
+    }
     for (uint32_t g = first; g < call->list->group_past; g++) {
         OX_RUN(&call->job->run, embed_backward, .dtable = ox_node_grad_of(call, OX_ROLE_EMBED, g),
-               .dpos = g == first ? ox_node_grad(call, OX_ROLE_POSITION) : NULL, .dout = call->dout, .ids = call->in,
+               .dpos = g == first ? ox_node_grad(call, OX_ROLE_POSITION) : NULL,
+               .dout = apart ? call->scratch : call->dout, .ids = call->in,
                .positions = job->positions, .tokens = tokens_of(call, g), .rows = job->shape->rows,
                .hidden = call->node->out_count, .real = job->shape->compute.real);
     }
 }
 
 static void scale_in_place(struct ox_unit_job *job, float scale, void *rows) {
-    OX_RUN(&job->run, add, .target = rows, .b = rows, .scale = scale, .real = job->shape->compute.real,
-           .count = (uint64_t)job->shape->rows * job->shape->model->config.hidden);
+    const uint32_t count = ox_own_rows_of(job->shape).count;
+    if (count > 0) {
+        OX_RUN(&job->run, add, .target = rows, .b = rows, .scale = scale, .real = job->shape->compute.real,
+               .count = (uint64_t)count * job->shape->model->config.hidden);
+    }
 }
 
 void ox_embed_scale(struct ox_unit_job *job, void *rows) {
@@ -134,13 +136,26 @@ void ox_embed_scale(struct ox_unit_job *job, void *rows) {
     }
 }
 
+/* The noise of all rows comes from one stream; a rank with a part of them makes all, where the lookup has worked. */
 void ox_embed_noise(struct ox_unit_job *job, void *rows) {
     const struct ox_shape *const shape = job->shape;
-    const double numbers = (double)shape->seq * shape->model->config.hidden;
-    if (job->trains && shape->objective.noise != 0.0f) {
-        OX_RUN(&job->run, noise, .inout = rows, .count = (uint64_t)shape->rows * shape->model->config.hidden,
-               .seed = shape->objective.noise_seed, .stream = job->noise_stream,
-               .magnitude = (float)((double)shape->objective.noise / sqrt(numbers)), .real = shape->compute.real);
+    const struct ox_own_rows own = ox_own_rows_of(shape);
+    const uint64_t hidden = shape->model->config.hidden, count = shape->rows * hidden;
+    const bool apart = ox_shape_tensors(shape) > 1;
+    void *const to = apart ? job->work : rows;
+    if (!job->trains || shape->objective.noise == 0.0f) {
+        return;
+    }
+    if (apart) {
+        OX_RUN(&job->run, zero, .target = to, .bytes = count * ox_real_bytes(shape->compute.real));
+    }
+    OX_RUN(&job->run, noise, .inout = to, .count = count, .seed = shape->objective.noise_seed,
+           .stream = job->noise_stream,
+           .magnitude = (float)((double)shape->objective.noise / sqrt((double)shape->seq * (double)hidden)),
+           .real = shape->compute.real);
+    if (apart && own.count > 0) {
+        OX_RUN(&job->run, add, .target = rows, .a = rows, .count = own.count * hidden, .real = shape->compute.real,
+               .b = (unsigned char *)to + own.first * hidden * ox_real_bytes(shape->compute.real));
     }
 }
 

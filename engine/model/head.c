@@ -112,7 +112,11 @@ static void run_groups(const struct ox_node_call *call, struct ox_op_head op, bo
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
     const bool apart = ox_shape_tensors(call->job->shape) > 1;
     const uint32_t known = apart ? ox_loss_group_cuts(call->job->shape, call->node, cuts) : 0; /* behind this part */
-    if (call->part == 0) {
+    if (apart && call->part == 0) {
+        ox_whole_rows_give(call, call->in, call->node->in_count, rooms.whole);
+    }
+    op.in = apart ? rooms.whole : op.in;
+    if (call->part == (apart ? 1 : 0)) {
         ox_loss_groups_statistics(call, &op, &rooms);
     }
     if (call->part == known) {

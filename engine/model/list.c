@@ -2,6 +2,7 @@
 #include "engine/model/list.h"
 
 #include "base/assert.h"
+#include "engine/model/node_groups.h"
 
 static uint32_t add_value(struct ox_list *list, uint64_t bytes) {
     const uint32_t id = list->value_count++;
@@ -13,6 +14,12 @@ static uint32_t add_value(struct ox_list *list, uint64_t bytes) {
 /* A value with `width` elements of the shape's type, or float32 values, for each row. */
 static uint32_t add_rows(struct ox_list *list, uint32_t width) {
     return add_value(list, (uint64_t)list->shape->rows * width * ox_real_bytes(list->shape->compute.real));
+}
+
+/* The same for each of the rank's own rows. */
+static uint32_t add_own_rows(struct ox_list *list, uint32_t width) {
+    return add_value(list, (uint64_t)ox_own_rows_of(list->shape).most * width *
+                               ox_real_bytes(list->shape->compute.real));
 }
 
 /* Of a width that is cut into groups of features, that of the rank's groups. */
@@ -80,7 +87,7 @@ uint32_t ox_list_begin(struct ox_list *list, const struct ox_shape *shape, const
     list->groups = ox_model_groups(&shape->model->config);
     list->group_first = shape->features.first;
     list->group_past = list->group_first + ox_shape_own_features(shape);
-    list->in = add_rows(list, shape->model->config.hidden);
+    list->in = add_own_rows(list, shape->model->config.hidden);
     return list->in;
 }
 
@@ -88,7 +95,7 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
     const struct ox_model_config *const config = &list->shape->model->config;
     struct ox_node node = {.kind = OX_NODE_NORM, .role = gain, .in = in,
                            .in_count = config->hidden, .out_count = config->hidden};
-    node.out = add_rows(list, config->hidden);
+    node.out = add_own_rows(list, config->hidden);
     node.saved[0] = add_floats(list, 1);
     node.saved[1] = config->norm == OX_NORM_LAYER ? add_floats(list, 1) : OX_NO_VALUE;
     for (uint32_t i = 0; i < list->node_count; i++) {
@@ -164,7 +171,11 @@ static uint32_t add_linear(struct ox_list *list, struct ox_node linear) {
     linear.cut = list->groups == 1                                                     ? OX_CUT_NONE
                  : linear.role == OX_ROLE_QKV || linear.role == OX_ROLE_GATE_UP ? OX_CUT_COLUMNS
                                                                                        : OX_CUT_ROWS;
-    linear.out = add_rows(list, linear.cut == OX_CUT_COLUMNS ? own_width(list, linear.out_count) : linear.out_count);
+    linear.out = linear.cut == OX_CUT_COLUMNS ? add_rows(list, own_width(list, linear.out_count))
+                                              : add_own_rows(list, linear.out_count);
+    if (linear.cut == OX_CUT_COLUMNS && ox_shape_tensors(list->shape) > 1) {
+        linear.saved[0] = add_value(list, ox_whole_rows_bytes(list->shape, linear.in_count));
+    }
     add_node(list, linear);
     return a != OX_ROLE_COUNT && has(list, a) ? add_adapters(list, &linear, a) : linear.out;
 }
@@ -190,7 +201,7 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     }
     return add_node(list, (struct ox_node){.kind = OX_NODE_ADD, .in = h, .residual = x, .in_count = config->hidden,
                                            .out_count = config->hidden, .scale = (float)config->residual_scale,
-                                           .out = add_rows(list, config->hidden)});
+                                           .out = add_own_rows(list, config->hidden)});
 }
 
 static uint32_t add_head_norm(struct ox_list *list, struct ox_node node) {
@@ -218,7 +229,7 @@ uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
 static uint32_t add_all_rows(struct ox_list *list, uint32_t qkv) {
     const struct ox_model_config *const config = &list->shape->model->config;
     const uint32_t width = heads_width(list, 2 * config->kv_heads);
-    const uint32_t all = add_rows(list, width * ox_shape_groups(list->shape));
+    const uint32_t all = add_rows(list, own_width(list, width) * ox_shape_groups(list->shape));
     list->values[all].shared = true;
     return add_node(list, (struct ox_node){.kind = OX_NODE_ALL_ROWS, .role = OX_ROLE_COUNT, .in = qkv, .out = all,
                                            .in_count = heads_width(list, config->heads) + width,
@@ -243,7 +254,7 @@ uint32_t ox_list_act(struct ox_list *list, uint32_t in) {
 uint32_t ox_list_lookup(struct ox_list *list, uint32_t ids) {
     const uint32_t hidden = list->shape->model->config.hidden;
     return add_node(list, (struct ox_node){.kind = OX_NODE_LOOKUP, .role = OX_ROLE_EMBED, .in = ids,
-                                           .out_count = hidden, .out = add_rows(list, hidden)});
+                                           .out_count = hidden, .out = add_own_rows(list, hidden)});
 }
 
 uint32_t ox_list_lookup_low(struct ox_list *list, uint32_t ids, uint32_t rows) {

@@ -194,9 +194,11 @@ float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 
-/* What crosses behind a part of a node: where in the node's scratch, as in a plan (offload/plan/pass.h). */
+/* What crosses behind a part of a node: where in the node's scratch, or in what it saves first, as in a plan
+ * (offload/plan/pass.h). */
 struct ox_node_cut_at {
     enum ox_cut_kind kind;
+    bool saved;
     uint64_t source, target, bytes;
     uint8_t round;
 };
@@ -228,6 +230,11 @@ struct ox_node_row {
 extern const struct ox_node_row ox_node_rows[OX_NODE_CLAMP], ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP];
 static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *node) {
     return node->kind < OX_NODE_CLAMP ? &ox_node_rows[node->kind] : &ox_mixture_rows[node->kind - OX_NODE_CLAMP];
+}
+
+/* How many cuts of a plan a node that cuts has: one for each of the rank's groups of features. */
+static inline uint32_t ox_node_cut_count(const struct ox_shape *shape, const struct ox_node *node) {
+    return ox_node_row_of(node)->cuts ? ox_shape_own_features(shape) : 0;
 }
 
 /* Adapters: node_adapter.c. */
@@ -334,6 +341,21 @@ uint32_t ox_all_rows_slots(const struct ox_shape *shape);
 /* Of `seq` rows of every sequence, one sequence behind the other from `row` on. */
 void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq);
 void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq);
+
+/* The rows of what lies between halves, such as the input of a stage and the sums over groups of features: all of the
+ * shape's, or of ranks that divide groups of features each a part: so many, but for the last, which may have fewer or
+ * none of the `most` for which there is room. */
+struct ox_own_rows {
+    uint32_t first, count, most;
+};
+struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape);
+
+/* What backward of a node reads, and of that what it reads for the gradients of its weights alone, by bits. A product
+ * whose columns several ranks have reads all rows, which it has saved, in place of its input. */
+static inline unsigned ox_node_reads_of(const struct ox_node *node, unsigned reads) {
+    const bool saves = node->kind == OX_NODE_LINEAR && node->saved[0] != OX_NO_VALUE;
+    return saves && (reads & OX_READS_IN) != 0 ? (reads & ~OX_READS_IN) | OX_READS_SAVED : reads;
+}
 
 /* Whether any weight of a node is trained. */
 static inline bool ox_node_is_trained(const struct ox_list *list, const struct ox_node *node) {

@@ -66,10 +66,14 @@ static const void *norm_weight(const struct ox_node_call *call, enum ox_role rol
 static void norm_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_model_config *const config = &shape->model->config;
+    const uint32_t rows = ox_own_rows_of(shape).count;
+    if (rows == 0) {
+        return;
+    }
     OX_RUN(&call->job->run, norm_forward,
            .out = call->out, .mean = call->saved[1], .rstd = call->saved[0], .in = call->in,
            .gain = norm_weight(call, call->node->role), .bias = norm_weight(call, bias_of(call->node)),
-           .residual = call->residual, .rows = shape->rows, .cols = config->hidden, .eps = config->norm_eps,
+           .residual = call->residual, .rows = rows, .cols = config->hidden, .eps = config->norm_eps,
            .gain_offset = config->gain_offset, .kind = config->norm, .real = shape->compute.real);
 }
 
@@ -80,11 +84,12 @@ static void norm_backward(const struct ox_node_call *call) {
         .din = call->din, .residual = call->dresidual, .dgain = grad_of(call, call->node->role),
         .dbias = grad_of(call, bias_of(call->node)), .dout = call->dout, .in = call->in,
         .gain = norm_weight(call, call->node->role), .mean = call->saved[1], .rstd = call->saved[0],
-        .scratch = call->scratch, .rows = shape->rows, .cols = config->hidden, .gain_offset = config->gain_offset,
-        .kind = config->norm, .real = shape->compute.real, .begins = call->job->begins};
+        .scratch = call->scratch, .rows = ox_own_rows_of(shape).count, .cols = config->hidden,
+        .gain_offset = config->gain_offset, .kind = config->norm, .real = shape->compute.real,
+        .begins = call->job->begins};
     if (call->list->groups > 1 && (op.dgain != NULL || op.dbias != NULL)) {
         ox_norm_groups_backward(call, op);
-    } else {
+    } else if (op.rows > 0) {
         OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &op));
     }
 }
@@ -133,14 +138,14 @@ static void linear_backward(const struct ox_node_call *call) {
 static void add_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, add, .target = call->out, .a = call->residual, .b = call->in,
-           .count = (uint64_t)shape->rows * call->node->out_count, .scale = call->node->scale,
+           .count = (uint64_t)ox_own_rows_of(shape).count * call->node->out_count, .scale = call->node->scale,
            .real = shape->compute.real);
 }
 
 static void add_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     OX_RUN(&call->job->run, add, .target = call->din, .a = call->dresidual, .b = call->dout,
-           .count = (uint64_t)shape->rows * call->node->out_count, .scale = call->node->scale,
+           .count = (uint64_t)ox_own_rows_of(shape).count * call->node->out_count, .scale = call->node->scale,
            .real = shape->compute.real);
 }
 
@@ -154,7 +159,7 @@ static uint32_t qkv_width(const struct ox_shape *shape) {
 static uint64_t head_norm_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     return !backward               ? 0
            : groups_of(shape) == 1 ? ox_ops_norm_scratch_bytes(&shape->compute, node->in_count)
-                                   : ox_head_norm_group_scratch(shape, node->in_count);
+                                   : ox_norm_group_scratch(shape, node->in_count, 1);
 }
 
 /* The heads of the first group within a row of it. */
@@ -347,10 +352,10 @@ static struct ox_sums order_of(uint32_t count) {
     return (struct ox_sums){.micro_batches = count, .groups = count, .ranks = 1};
 }
 
-/* Elements of the keys and values of one group. */
+/* Elements of the keys and values that a group of features has in one group of rows, and in all. */
 static uint64_t group_elems(const struct ox_shape *shape) {
     const struct ox_model_config *const config = &shape->model->config;
-    return (uint64_t)shape->rows * 2 * config->kv_heads * config->head_dim;
+    return (uint64_t)shape->rows * 2 * config->kv_heads * config->head_dim / groups_of(shape);
 }
 
 static uint64_t all_elems(const struct ox_shape *shape) {
@@ -366,27 +371,31 @@ uint32_t ox_all_rows_slots(const struct ox_shape *shape) {
 /* Where a rank of several gets what each has summed for its groups. */
 uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
-    return backward && shape->groups.contexts > 1 ? all_elems(shape) * sizeof(float) : 0;
+    return backward && shape->groups.contexts > 1
+               ? all_elems(shape) * ox_shape_own_features(shape) * sizeof(float) : 0;
 }
 
+/* A group of features has its keys and values of all rows behind those of the one before. */
 void ox_all_rows_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_node *const node = call->node;
-    const uint64_t at = (shape->groups.first + call->job->group) * group_elems(shape);
-    OX_RUN(&call->job->run, splice, .in = call->in, .rows = shape->rows, .in_width = node->in_count,
-           .out = (unsigned char *)call->out + at * ox_real_bytes(shape->compute.real), .out_width = node->out_count,
-           .part_count = 1, .parts = {{node->in_count - node->out_count, 0, 0, 0, node->out_count, 1}},
-           .real = shape->compute.real);
+    const uint32_t groups = call->list->groups, in = call->node->in_count / groups;
+    const uint32_t width = call->node->out_count / groups;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        const uint64_t at = (g - call->list->group_first) * all_elems(shape) +
+                            (shape->groups.first + call->job->group) * group_elems(shape);
+        OX_RUN(&call->job->run, splice, .in = ox_node_group(call, call->in, in, g), .rows = shape->rows,
+               .in_width = in, .out = (unsigned char *)call->out + at * ox_real_bytes(shape->compute.real),
+               .out_width = width, .part_count = 1, .parts = {{in - width, 0, 0, 0, width, 1}},
+               .real = shape->compute.real);
+    }
 }
 
-/* Adds what all ranks have summed for a group, in a tree, and puts the sum beside the gradient of its queries. */
-void ox_all_rows_backward(const struct ox_node_call *call) {
+/* Adds what all ranks have summed for a group of rows, in a tree, into the first. */
+static void join_pieces(const struct ox_node_call *call, float *pieces) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_node *const node = call->node;
     const uint32_t contexts = shape->groups.contexts > 1 ? shape->groups.contexts : 1;
     const uint64_t elems = group_elems(shape), apart = elems * ox_shape_own_groups(shape);
     const struct ox_sums order = order_of(contexts);
-    float *const pieces = (float *)(contexts > 1 ? call->scratch : call->dout) + call->job->group * elems;
     uint32_t stack[OX_LIST_VALUES_MAX], depth = 0;
     for (uint32_t i = 0; i < contexts; i++) {
         stack[depth++] = i;
@@ -397,71 +406,99 @@ void ox_all_rows_backward(const struct ox_node_call *call) {
         }
     }
     OX_ASSERT(depth == 1 && shape->compute.real == OX_REAL_F32);
-    OX_RUN(&call->job->run, splice, .in = pieces, .rows = shape->rows, .in_width = node->out_count,
-           .out = call->din, .residual = call->dresidual, .out_width = node->in_count, .part_count = 1,
-           .parts = {{0, 0, node->in_count - node->out_count, 0, node->out_count, 1}}, .real = shape->compute.real);
+}
+
+/* Puts the sums beside the gradient of the group's queries. */
+void ox_all_rows_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t groups = call->list->groups, in = call->node->in_count / groups;
+    const uint32_t width = call->node->out_count / groups;
+    float *const all = shape->groups.contexts > 1 ? call->scratch : call->dout;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        float *const pieces =
+            all + (g - call->list->group_first) * all_elems(shape) + call->job->group * group_elems(shape);
+        join_pieces(call, pieces);
+        OX_RUN(&call->job->run, splice, .in = pieces, .rows = shape->rows, .in_width = width,
+               .out = ox_node_group(call, call->din, in, g), .residual = ox_node_group(call, call->dresidual, in, g),
+               .out_width = in, .part_count = 1, .parts = {{0, 0, in - width, 0, width, 1}},
+               .real = shape->compute.real);
+    }
 }
 
 void ox_all_rows_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    ox_cost_add_loop(cost, cost->rows, node->out_count,
+    ox_cost_add_loop(cost, cost->rows, (double)node->out_count / ox_shape_tensors(cost->shape),
                      (struct ox_cost_loop){.passes = (uint8_t)(backward ? 3 : 2), .ops = 1});
 }
 
-/* Half of a group's rows: one chunk of every sequence. */
+/* Half of a group's rows, one chunk of every sequence, and the heads of a group of features. */
 struct half {
     struct ox_attention_shape shape;
     struct ox_attention_part part;
-    uint64_t row; /* its first */
+    uint64_t row;                /* its first */
+    uint64_t out_width, width;   /* elements of a row of what attention makes, and of what it reads */
+    uint64_t kv_first;           /* where its keys of all rows begin */
+    uint32_t features;
 };
 
-static struct half half_of(const struct ox_node_call *call, uint32_t nth) {
+static struct half half_of(const struct ox_node_call *call, uint32_t nth, uint32_t features) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t group = shape->groups.first + call->job->group, chunks = 2 * shape->groups.all;
-    struct half half = {.shape = ox_attention_shape_of(shape, call->node->window),
-                        .part = {.kv = call->pair_weights, .chunk = nth == 0 ? group : chunks - 1 - group,
-                                 .chunks = chunks}};
+    struct half half = {.shape = group_attention(shape, call->node->window), .features = features};
+    const uint32_t kv_width = 2 * half.shape.kv_heads * half.shape.head_dim;
     half.shape.seq = shape->seq / chunks;
     half.row = (uint64_t)nth * half.shape.batch * half.shape.seq;
+    half.out_width = (uint64_t)half.shape.heads * half.shape.head_dim;
+    half.width = half.out_width + kv_width;
+    half.kv_first = (features - call->list->group_first) * all_elems(shape);
+    half.part = (struct ox_attention_part){
+        .kv = call->pair_weights + half.kv_first,
+        .chunk = nth == 0 ? group : chunks - 1 - group, .chunks = chunks};
     return half;
 }
 
-static void *rows_at(const struct ox_node_call *call, void *rows, uint64_t row, uint64_t width) {
-    return (unsigned char *)rows + row * width * ox_real_bytes(call->job->shape->compute.real);
+/* Where the half begins in rows of so many elements. */
+static void *half_at(const struct ox_node_call *call, const struct half *half, const void *rows, uint64_t width) {
+    return (unsigned char *)ox_node_group(call, rows, (uint32_t)width, half->features) +
+           half->row * width * ox_real_bytes(call->job->shape->compute.real);
+}
+
+static float *half_lse(const struct ox_node_call *call, const struct half *half) {
+    return ox_node_group_floats(call, call->saved[0], half->shape.heads, half->features) +
+           half->row * half->shape.heads;
 }
 
 void ox_attend_group_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    for (uint32_t nth = 0; nth < 2; nth++) {
-        const struct half half = half_of(call, nth);
-        const uint64_t out = (uint64_t)half.shape.heads * half.shape.head_dim;
-        const uint64_t qkv = out + 2ull * half.shape.kv_heads * half.shape.head_dim;
-        OX_RUN(&call->job->run, attention_forward, .out = rows_at(call, call->out, half.row, out),
-               .lse = (float *)call->saved[0] + half.row * half.shape.heads,
-               .qkv = rows_at(call, call->in, half.row, qkv),
-               .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
-               .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
-        ox_add_sinks(call, half.row, half.shape.seq);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        for (uint32_t nth = 0; nth < 2; nth++) {
+            const struct half half = half_of(call, nth, g);
+            OX_RUN(&call->job->run, attention_forward, .out = half_at(call, &half, call->out, half.out_width),
+                   .lse = half_lse(call, &half), .qkv = half_at(call, &half, call->in, half.width),
+                   .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
+                   .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
+            ox_add_sinks(call, half.row, half.shape.seq);
+        }
     }
 }
 
 void ox_attend_group_backward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
     const struct ox_sums order = order_of(ox_shape_own_groups(job->shape));
-    const uint64_t elems = all_elems(job->shape);
+    const uint64_t elems = all_elems(job->shape) * ox_shape_own_features(job->shape);
     const uint32_t slot = ox_sums_slot(&order, job->group), folds = ox_sums_folds(&order, job->group);
-    for (uint32_t nth = 0; nth < 2; nth++) {
-        struct half half = half_of(call, nth);
-        const uint64_t out = (uint64_t)half.shape.heads * half.shape.head_dim;
-        const uint64_t qkv = out + 2ull * half.shape.kv_heads * half.shape.head_dim;
-        half.part.dkv = call->dweights + slot * elems;
-        half.part.adds = nth > 0;
-        OX_RUN(&call->job->run, attention_backward, .dqkv = rows_at(call, call->din, half.row, qkv),
-               .dout = rows_at(call, call->dout, half.row, out), .qkv = rows_at(call, call->in, half.row, qkv),
-               .out = rows_at(call, call->out, half.row, out),
-               .lse = (const float *)call->saved[0] + half.row * half.shape.heads,
-               .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
-               .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
-        ox_add_sinks_backward(call, half.row, half.shape.seq);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        for (uint32_t nth = 0; nth < 2; nth++) {
+            struct half half = half_of(call, nth, g);
+            half.part.dkv = call->dweights + slot * elems + half.kv_first;
+            half.part.adds = nth > 0;
+            OX_RUN(&call->job->run, attention_backward, .dqkv = half_at(call, &half, call->din, half.width),
+                   .dout = half_at(call, &half, call->dout, half.out_width),
+                   .qkv = half_at(call, &half, call->in, half.width),
+                   .out = half_at(call, &half, call->out, half.out_width), .lse = half_lse(call, &half),
+                   .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
+                   .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
+            ox_add_sinks_backward(call, half.row, half.shape.seq);
+        }
     }
     for (uint32_t i = 1; i <= folds; i++) {
         float *const sum = call->dweights + (slot - i) * elems;
@@ -473,7 +510,8 @@ void ox_attend_group_backward(const struct ox_node_call *call) {
 
 const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
     [OX_NODE_NORM] = {.reads = OX_READS_IN | OX_READS_SAVED | OX_READS_ORDER, .adds = true, .may_replace_dout = true,
-                      .weight_count = 2, .scratch = norm_scratch, .forward = norm_forward, .backward = norm_backward,
+                      .weight_count = 2, .scratch = norm_scratch, .parts = ox_norm_group_parts,
+                      .forward = norm_forward, .backward = norm_backward,
                       .cost = ox_cost_norm},
     [OX_NODE_LINEAR] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                         .weight_count = 2, .scratch = ox_linear_group_scratch, .parts = ox_linear_group_parts,

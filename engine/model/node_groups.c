@@ -50,12 +50,22 @@ const float *ox_group_sum_end(struct ox_group_sum *sum) {
 
 /* ---- sums in parts ---- */
 
-struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape) {
-    const uint32_t tensors = ox_shape_tensors(shape), each = (uint32_t)ox_div_up(shape->rows, tensors);
-    const uint32_t at = tensors == 1 ? 0 : shape->features.first / shape->features.count;
-    const uint32_t first = (uint32_t)ox_min_u64((uint64_t)at * each, shape->rows);
+struct ox_own_rows ox_group_rows(const struct ox_shape *shape, uint32_t group) {
+    const uint32_t each = (uint32_t)ox_div_up(shape->rows, ox_model_groups(&shape->model->config));
+    const uint32_t first = (uint32_t)ox_min_u64((uint64_t)group * each, shape->rows);
     return (struct ox_own_rows){.first = first, .count = (uint32_t)ox_min_u64(each, shape->rows - first),
                                 .most = each};
+}
+
+struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape) {
+    const uint32_t tensors = ox_shape_tensors(shape), groups = ox_shape_own_features(shape);
+    if (tensors == 1) {
+        return (struct ox_own_rows){.count = shape->rows, .most = shape->rows};
+    }
+    const struct ox_own_rows rows = ox_group_rows(shape, shape->features.first); /* and those of groups behind it */
+    const uint32_t most = rows.most * groups;
+    return (struct ox_own_rows){.first = rows.first, .most = most,
+                                .count = (uint32_t)ox_min_u64(most, shape->rows - rows.first)};
 }
 
 /* Elements of what crosses, in pieces of the same size. */
@@ -64,25 +74,41 @@ static uint64_t crossing_elems(const struct ox_shape *shape, uint64_t width) {
 }
 
 struct ox_joined_sum ox_joined_sum_of(const struct ox_shape *shape, uint64_t width) {
-    const uint64_t count = crossing_elems(shape, width), real = ox_real_bytes(shape->compute.real);
+    const uint64_t bytes = crossing_elems(shape, width) * sizeof(float);
     const uint64_t own = ox_group_sum_bytes(ox_shape_own_features(shape), shape->rows * width);
     struct ox_joined_sum room = {.bytes = own};
     if (ox_shape_tensors(shape) > 1) {
-        room.pieces = ox_align_up(ox_max_u64(own, count * sizeof(float)), ALIGN_BYTES);
-        room.rows = room.pieces + ox_align_up(count * sizeof(float), ALIGN_BYTES);
-        room.bytes = room.rows + ox_align_up(count * real, ALIGN_BYTES);
+        room.pieces = ox_align_up(ox_max_u64(own, bytes), ALIGN_BYTES);
+        room.bytes = room.pieces + ox_align_up(bytes, ALIGN_BYTES);
     }
     return room;
 }
 
 uint32_t ox_joined_sum_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out) {
-    const struct ox_joined_sum room = ox_joined_sum_of(shape, width);
-    const uint64_t count = crossing_elems(shape, width);
-    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = at, .target = at + room.pieces,
-                                     .bytes = count * sizeof(float)};
-    out[1] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at + room.rows, .target = at + room.rows,
-                                     .bytes = count * ox_real_bytes(shape->compute.real)};
-    return 2;
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_EXCHANGE, .source = at,
+                                     .target = at + ox_joined_sum_of(shape, width).pieces,
+                                     .bytes = crossing_elems(shape, width) * sizeof(float)};
+    return 1;
+}
+
+uint64_t ox_whole_rows_bytes(const struct ox_shape *shape, uint64_t width) {
+    return crossing_elems(shape, width) * ox_real_bytes(shape->compute.real);
+}
+
+uint32_t ox_whole_rows_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out) {
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
+                                     .bytes = ox_whole_rows_bytes(shape, width)};
+    return 1;
+}
+
+void ox_whole_rows_give(const struct ox_node_call *call, const void *own_rows, uint64_t width, void *whole) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_own_rows own = ox_own_rows_of(shape);
+    const uint64_t row_bytes = width * ox_real_bytes(shape->compute.real);
+    if (own.count > 0) {
+        OX_RUN(&call->job->run, add, .target = (unsigned char *)whole + own.first * row_bytes, .b = own_rows,
+               .count = own.count * width, .real = shape->compute.real);
+    }
 }
 
 void ox_add_pieces(struct ox_run *run, void *pieces, uint32_t count, uint64_t elems, enum ox_real real) {
@@ -104,11 +130,6 @@ static struct ox_run *run_of(const struct ox_node_call *call) {
     return &call->job->run;
 }
 
-/* Where the rank's part of the rows begins, which has `width` bytes for each. */
-static void *own_rows(const struct ox_own_rows *own, const void *rows, uint64_t width) {
-    return rows == NULL ? NULL : (unsigned char *)(uintptr_t)rows + own->first * width;
-}
-
 static void settle(const struct ox_node_call *call, struct ox_op_settle op) {
     op.real = call->job->shape->compute.real;
     OX_THEN(run_of(call)->status, OX_QUEUE(run_of(call)->ops, run_of(call)->lane, settle, &op));
@@ -120,25 +141,17 @@ void ox_joined_sum_end(const struct ox_node_call *call, struct ox_group_sum *sum
     const struct ox_joined_sum room = ox_joined_sum_of(shape, op.cols);
     const uint32_t tensors = ox_shape_tensors(shape);
     const struct ox_own_rows own = ox_own_rows_of(shape);
-    const uint64_t width = op.cols * ox_real_bytes(shape->compute.real);
     unsigned char *const base = (unsigned char *)sum->room;
     op.rows = own.count;
     if (part == 0) {
         op.in = ox_group_sum_end(sum);
     }
-    if (tensors == 1) {
-        settle(call, op);
-    } else if (part == 1) {
+    if (part == 1) {
         ox_add_pieces(run_of(call), base + room.pieces, tensors, (uint64_t)own.most * op.cols, OX_REAL_F32);
         op.in = (const float *)(const void *)(base + room.pieces);
-        op.out = own_rows(&own, base + room.rows, width);
-        op.residual = own_rows(&own, op.residual, width);
-        if (op.rows > 0) {
-            settle(call, op);
-        }
-    } else if (part == 2) {
-        OX_RUN(run_of(call), add, .target = op.out, .b = base + room.rows, .count = (uint64_t)shape->rows * op.cols,
-               .real = shape->compute.real);
+    }
+    if ((tensors == 1 || part == 1) && op.rows > 0) {
+        settle(call, op);
     }
 }
 
@@ -165,34 +178,61 @@ static bool sums_over_groups(const struct ox_node *node, bool backward) {
     return node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
 }
 
+/* With several ranks a sum over groups in two parts; rows of the gradient of such a sum are put together first. */
 uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     const uint32_t width = backward ? node->in_count : node->out_count;
-    return sums_over_groups(node, backward) ? ox_joined_sum_of(shape, width).bytes : 0;
+    const bool gathers = backward && node->cut == OX_CUT_ROWS && ox_shape_tensors(shape) > 1;
+    return gathers ? ox_whole_rows_bytes(shape, node->out_count)
+           : sums_over_groups(node, backward) ? ox_joined_sum_of(shape, width).bytes : 0;
 }
 
+/* What columns are multiplied with has all rows, and is saved. */
 uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
     const uint32_t width = backward ? node->in_count : node->out_count;
-    return sums_over_groups(node, backward) && (!backward || din) ? ox_joined_sum_cuts(list->shape, width, 0, out) : 0;
+    if (sums_over_groups(node, backward)) {
+        return !backward || din ? ox_joined_sum_cuts(list->shape, width, 0, out) : 0;
+    }
+    if (node->cut == OX_CUT_NONE) {
+        return 0;
+    }
+    ox_whole_rows_cuts(list->shape, width, 0, out);
+    out[0].saved = node->cut == OX_CUT_COLUMNS;
+    out[0].bytes = ox_whole_rows_bytes(list->shape, backward ? node->out_count : node->in_count);
+    return 1;
 }
 
 static struct ox_group_sum begin_sum(const struct ox_node_call *call, uint64_t count) {
     return (struct ox_group_sum){.run = &call->job->run, .room = call->scratch, .count = count};
 }
 
+/* What a product reads: all rows of its columns' input, or what the rank's groups have made. */
+static const void *in_of(const struct ox_node_call *call) {
+    return call->node->saved[0] != OX_NO_VALUE ? call->saved[0] : call->in;
+}
+
+/* The number of the part in which the products are made: with several ranks rows may have to come together first. */
+static uint32_t products_at(const struct ox_node_call *call, bool backward) {
+    return ox_shape_tensors(call->job->shape) > 1 && !sums_over_groups(call->node, backward);
+}
+
 void ox_linear_groups_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
-    const uint32_t groups = call->list->groups;
+    const uint32_t groups = call->list->groups, products = products_at(call, false);
     const bool columns = node->cut == OX_CUT_COLUMNS;
     const uint32_t in = columns ? node->in_count : node->in_count / groups;
     const uint32_t out = columns ? node->out_count / groups : node->out_count;
     struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * out);
     OX_ASSERT(node->stride == 0 && (!columns || call->residual == NULL));
-    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+    if (call->part < products) {
+        ox_whole_rows_give(call, call->in, in, call->saved[0]);
+        return;
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
         OX_RUN(&call->job->run, linear_forward,
                .out = columns ? ox_node_group(call, call->out, out, g) : ox_group_sum_next(&sum),
-               .in = columns ? call->in : ox_node_group(call, call->in, in, g),
+               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
                .weight = ox_node_weight_of(call, node->role, g),
                .bias = columns ? ox_node_weight_of(call, bias_of(node), g) : NULL, .rows = shape->rows,
                .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
@@ -211,19 +251,24 @@ void ox_linear_groups_forward(const struct ox_node_call *call) {
 void ox_linear_groups_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
-    const uint32_t groups = call->list->groups;
+    const uint32_t groups = call->list->groups, products = products_at(call, true);
     const bool columns = node->cut == OX_CUT_COLUMNS;
     const uint32_t in = columns ? node->in_count : node->in_count / groups;
     const uint32_t out = columns ? node->out_count / groups : node->out_count;
+    const void *const dout = products > 0 ? call->scratch : call->dout;
     struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * in);
-    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+    if (call->part < products) {
+        ox_whole_rows_give(call, call->dout, out, call->scratch);
+        return;
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
         void *const din = columns ? (void *)ox_group_sum_next(&sum) : ox_node_group(call, call->din, in, g);
         /* the bias of a sum over groups is not cut: the rank's first product makes its gradient */
         OX_RUN(&call->job->run, linear_backward, .din = call->din == NULL ? NULL : din,
                .dweight = ox_node_grad_of(call, node->role, g),
                .dbias = columns || g == call->list->group_first ? ox_node_grad_of(call, bias_of(node), g) : NULL,
-               .dout = columns ? ox_node_group(call, call->dout, out, g) : call->dout,
-               .in = columns ? call->in : ox_node_group(call, call->in, in, g),
+               .dout = columns ? ox_node_group(call, dout, out, g) : dout,
+               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
                .weight = ox_node_weight_of(call, node->role, g),
                .residual = columns ? NULL : ox_node_group(call, call->dresidual, in, g), .rows = shape->rows,
                .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
@@ -240,26 +285,44 @@ void ox_linear_groups_backward(const struct ox_node_call *call) {
 
 /* ---- gradients of weights that are not cut ---- */
 
-uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
-    const uint32_t groups = ox_model_groups(&shape->model->config);
+/* Where the gradients of all groups lie, one behind the other, behind the room of the operation and of sums. */
+static uint64_t vectors_at(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
     const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&shape->compute, cols), sizeof(double) * 8);
-    return own + ox_group_sum_bytes(groups, (uint64_t)cols * vectors);
+    return own + ox_group_sum_bytes(ox_model_groups(&shape->model->config), (uint64_t)cols * vectors);
 }
 
-/* With several ranks the gradients of all groups, one behind the other. */
-uint64_t ox_head_norm_group_scratch(const struct ox_shape *shape, uint32_t cols) {
-    const uint32_t groups = ox_model_groups(&shape->model->config);
-    return ox_norm_group_scratch(shape, cols, 1) +
-           (ox_shape_tensors(shape) > 1 ? groups * (uint64_t)cols * sizeof(float) : 0);
+/* With several ranks. */
+static uint64_t vectors_bytes(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
+    return ox_model_groups(&shape->model->config) * (uint64_t)cols * vectors * sizeof(float);
+}
+
+uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
+    return vectors_at(shape, cols, vectors) +
+           (ox_shape_tensors(shape) > 1 ? vectors_bytes(shape, cols, vectors) : 0);
+}
+
+static uint32_t vectors_cuts(const struct ox_shape *shape, uint32_t cols, uint32_t vectors,
+                             struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint64_t at = vectors_at(shape, cols, vectors);
+    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
+                                     .bytes = vectors_bytes(shape, cols, vectors)};
+    return 1;
 }
 
 uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                   struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const uint64_t at = ox_norm_group_scratch(list->shape, node->in_count, 1);
     (void)din;
-    out[0] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
-                                     .bytes = list->groups * (uint64_t)node->in_count * sizeof(float)};
+    vectors_cuts(list->shape, node->in_count, 1, out);
     return backward && ox_list_trains(list, node->role) ? 1 : 0;
+}
+
+/* The gradients that a norm has: of its gain, and behind it of its bias. */
+uint32_t ox_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                             struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const bool biased = ox_list_trains(list, bias_of(node));
+    (void)din;
+    vectors_cuts(list->shape, node->in_count, biased ? 2 : 1, out);
+    return backward && (biased || ox_list_trains(list, node->role)) ? 1 : 0;
 }
 
 /* The room of the sums behind that of the operation. */
@@ -276,41 +339,64 @@ static void take_sum(const struct ox_node_call *call, float *grad, const float *
     }
 }
 
+/* Adds the gradients of all groups, which are there now. */
+static const float *add_vectors(const struct ox_node_call *call, uint32_t cols, uint32_t vectors) {
+    void *const all = (unsigned char *)call->scratch + vectors_at(call->job->shape, cols, vectors);
+    ox_add_pieces(run_of(call), all, call->list->groups, (uint64_t)cols * vectors, OX_REAL_F32);
+    return all;
+}
+
+/* The rows of one group, which lie among those of the rank. */
+static struct ox_op_norm_backward norm_of_group(const struct ox_node_call *call, const struct ox_op_norm_backward *all,
+                                                uint32_t group, float *partial) {
+    const struct ox_own_rows rows = ox_group_rows(call->job->shape, group);
+    const uint64_t width = all->cols * ox_real_bytes(all->real);
+    const uint64_t begin = rows.first - ox_own_rows_of(call->job->shape).first;
+    struct ox_op_norm_backward op = *all;
+    op.rows = rows.count;
+    op.din = (unsigned char *)all->din + begin * width;
+    op.residual = all->residual == NULL ? NULL : (const unsigned char *)all->residual + begin * width;
+    op.dout = (const unsigned char *)all->dout + begin * width;
+    op.in = (const unsigned char *)all->in + begin * width;
+    op.mean = all->mean == NULL ? NULL : all->mean + begin;
+    op.rstd = all->rstd + begin;
+    op.dgain = partial;
+    op.dbias = all->dbias != NULL ? partial + op.cols : NULL;
+    op.begins = true;
+    return op;
+}
+
 void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_backward op) {
-    const uint32_t groups = call->list->groups, rows = op.rows;
     const uint32_t vectors = op.dbias != NULL ? 2 : 1;
-    const struct ox_op_norm_backward all = op;
+    const bool apart = ox_shape_tensors(call->job->shape) > 1;
+    const uint64_t elems = (uint64_t)op.cols * vectors;
+    float *const all = (float *)(void *)((unsigned char *)call->scratch +
+                                         vectors_at(call->job->shape, op.cols, vectors));
     struct ox_group_sum sum = begin_norm_sum(call, op.cols, vectors);
-    const uint64_t width = op.cols * ox_real_bytes(op.real);
-    for (uint32_t g = 0; g < groups; g++) {
-        const uint64_t begin = ox_groups_begin(rows, groups, g);
-        float *const partial = ox_group_sum_next(&sum);
-        op.rows = (uint32_t)(ox_groups_begin(rows, groups, g + 1) - begin);
-        op.din = (unsigned char *)all.din + begin * width;
-        op.residual = all.residual == NULL ? NULL : (const unsigned char *)all.residual + begin * width;
-        op.dout = (const unsigned char *)all.dout + begin * width;
-        op.in = (const unsigned char *)all.in + begin * width;
-        op.mean = all.mean == NULL ? NULL : all.mean + begin;
-        op.rstd = all.rstd + begin;
-        op.dgain = partial;
-        op.dbias = vectors == 2 ? partial + op.cols : NULL;
-        op.begins = true;
-        if (op.rows > 0) {
-            OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &op));
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+        float *const partial = apart ? all + g * elems : ox_group_sum_next(&sum);
+        const struct ox_op_norm_backward of = norm_of_group(call, &op, g, partial);
+        if (of.rows > 0) {
+            OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &of));
         } else {
-            OX_RUN(&call->job->run, zero, .target = partial, .bytes = sum.count * sizeof(float));
+            OX_RUN(&call->job->run, zero, .target = partial, .bytes = elems * sizeof(float));
         }
-        ox_group_sum_add(&sum);
+        if (!apart) {
+            ox_group_sum_add(&sum);
+        }
     }
-    const float *const total = ox_group_sum_end(&sum);
-    take_sum(call, all.dgain, total, all.cols);
-    take_sum(call, all.dbias, total + (vectors - 1) * (uint64_t)all.cols, all.cols);
+    if (apart && call->part == 0) {
+        return;
+    }
+    const float *const total = apart ? add_vectors(call, op.cols, vectors) : ox_group_sum_end(&sum);
+    take_sum(call, op.dgain, total, op.cols);
+    take_sum(call, op.dbias, total + (vectors - 1) * (uint64_t)op.cols, op.cols);
 }
 
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op) {
     const struct ox_op_head_norm_backward all = op;
     const bool apart = ox_shape_tensors(call->job->shape) > 1;
-    const uint64_t at = ox_norm_group_scratch(call->job->shape, op.head_dim, 1);
+    const uint64_t at = vectors_at(call->job->shape, op.head_dim, 1);
     float *const vectors = (float *)(void *)((unsigned char *)call->scratch + at);
     struct ox_group_sum sum = begin_norm_sum(call, op.head_dim, 1);
     for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
@@ -327,8 +413,7 @@ void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_
     if (all.dgain != NULL && !apart) {
         take_sum(call, all.dgain, ox_group_sum_end(&sum), all.head_dim);
     } else if (all.dgain != NULL && call->part == 1) {
-        ox_add_pieces(run_of(call), vectors, call->list->groups, all.head_dim, OX_REAL_F32);
-        take_sum(call, all.dgain, vectors, all.head_dim);
+        take_sum(call, all.dgain, add_vectors(call, all.head_dim, 1), all.head_dim);
     }
 }
 
@@ -353,6 +438,8 @@ uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node 
     ox_bump_alloc(&room, ox_align_up(room.bytes, ALIGN_BYTES) - room.bytes);
     out->sums_at = room.bytes;
     out->sums = ox_bump_alloc(&room, sum_bytes);
+    out->whole = ox_bump_alloc(&room, ox_shape_tensors(shape) > 1
+                                          ? ox_align_up(ox_whole_rows_bytes(shape, node->in_count), ALIGN_BYTES) : 0);
     uint64_t head_bytes = 0;
     for (uint32_t g = 0; g < groups; g++) {
         const uint32_t vocab = (uint32_t)(ox_groups_begin(node->out_count, groups, g + 1) -
@@ -369,6 +456,7 @@ uint32_t ox_loss_group_cuts(const struct ox_shape *shape, const struct ox_node *
     const uint64_t parts = (uint64_t)ox_model_groups(&shape->model->config) * shape->rows;
     struct ox_loss_rooms rooms;
     ox_loss_group_rooms(shape, node, base, &rooms);
+    out += ox_whole_rows_cuts(shape, node->in_count, (uintptr_t)rooms.whole - (uintptr_t)base, out);
     const struct {
         const void *array;
         uint64_t width;
@@ -380,7 +468,7 @@ uint32_t ox_loss_group_cuts(const struct ox_shape *shape, const struct ox_node *
         out[i] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
                                          .bytes = parts * arrays[i].width};
     }
-    return count;
+    return 1 + count;
 }
 
 /* The operation of a group: a part of the vocabulary. */

@@ -25,25 +25,27 @@ void ox_group_sum_add(struct ox_group_sum *sum);
 /* Adds what is left, and returns the sum. */
 const float *ox_group_sum_end(struct ox_group_sum *sum);
 
-/* A sum over all groups, of which ranks have some each, in three parts: a rank adds what its own groups have made;
- * once pieces have crossed it adds those of all for its part of the rows, and ends the sum there; once these have
- * crossed too it has all rows. The tree is that of one rank, because a rank's groups are a node of it. */
+/* A sum over all groups, of which ranks have some each, in two parts: a rank adds what its own groups have made; once
+ * pieces have crossed it adds those of all for its own rows, and ends the sum there. The tree is that of one rank,
+ * because a rank's groups are a node of it. */
 struct ox_joined_sum {
-    uint64_t pieces, rows; /* where they lie behind the sum of the rank's groups */
+    uint64_t pieces; /* where they lie behind the sum of the rank's groups */
     uint64_t bytes;
 };
-/* The rows that a rank adds, of all that divide them: so many, but for the last ones, which may have fewer or none. */
-struct ox_own_rows {
-    uint32_t first, count, most;
-};
-struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape);
+/* The rows of a group of features, of which there are as many; the last may have fewer, or none. */
+struct ox_own_rows ox_group_rows(const struct ox_shape *shape, uint32_t group);
 /* Of rows x width elements. With one rank `bytes` is that of the groups' sum. */
 struct ox_joined_sum ox_joined_sum_of(const struct ox_shape *shape, uint64_t width);
-/* What crosses, where the room of such a sum begins `at` bytes behind the beginning of the scratch. Returns 2. */
+/* What crosses, where the room of such a sum begins `at` bytes behind the beginning of the scratch. Returns 1. */
 uint32_t ox_joined_sum_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out);
-/* Part 0: the sum over the rank's groups is complete; and the parts behind it. op: of all rows, without `in`. */
+/* Part 0: the sum over the rank's groups is complete; part 1: those of all. op: of the rank's rows, without `in`. */
 void ox_joined_sum_end(const struct ox_node_call *call, struct ox_group_sum *sum, uint32_t part,
                        struct ox_op_settle op);
+/* Where all rows of `width` elements are put together of those that ranks have: the bytes, the one cut, and the rank's
+ * own rows, copied to their place. */
+uint64_t ox_whole_rows_bytes(const struct ox_shape *shape, uint64_t width);
+uint32_t ox_whole_rows_cuts(const struct ox_shape *shape, uint64_t width, uint64_t at, struct ox_node_cut_at *out);
+void ox_whole_rows_give(const struct ox_node_call *call, const void *own_rows, uint64_t width, void *whole);
 /* Adds `count` vectors of `elems` elements, one behind the other, in the tree, into the first. */
 void ox_add_pieces(struct ox_run *run, void *pieces, uint32_t count, uint64_t elems, enum ox_real real);
 
@@ -61,10 +63,11 @@ uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node 
 
 /* Backward of norms whose weights are not cut: their gradients are sums over as many groups of rows, or of heads. The
  * operation given is that of all. Scratch for `vectors` gradients of `cols` elements. */
+uint32_t ox_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                             struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_backward op);
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op);
 uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors);
-uint64_t ox_head_norm_group_scratch(const struct ox_shape *shape, uint32_t cols);
 uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                   struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 
@@ -76,12 +79,13 @@ struct ox_loss_rooms {
     float *row_nll, *row_weights; /* (rows) */
     unsigned char *sums;
     uint64_t sums_at; /* bytes from the beginning */
+    void *whole;      /* with several ranks: all rows that the head multiplies */
     void *head;
 };
 /* Places them from `base` on, and returns their bytes; `base` may be NULL. */
 uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node *node, void *base,
                              struct ox_loss_rooms *out);
-/* What crosses before the losses are known: the statistics of other groups. Returns how many arrays. */
+/* What crosses before the losses are known: the rows, then the statistics of other groups. Returns how many arrays. */
 uint32_t ox_loss_group_cuts(const struct ox_shape *shape, const struct ox_node *node, struct ox_node_cut_at *out);
 /* The statistics of the rank's groups; the losses, and behind them the gradients that are wanted, of an operation of
  * the whole vocabulary. */

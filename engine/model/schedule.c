@@ -18,7 +18,8 @@ static const struct ox_node_row *row_of(const struct ox_node *node) {
 static unsigned reads_of(const struct ox_schedule *schedule, const struct ox_node *node) {
     const struct ox_node_row *const row = row_of(node);
     const bool trained = ox_node_is_trained(&schedule->list, node);
-    return !schedule->flows[node->out] ? 0 : row->reads & ~(trained ? 0 : row->reads_for_weights);
+    return !schedule->flows[node->out] ? 0
+                                       : ox_node_reads_of(node, row->reads & ~(trained ? 0 : row->reads_for_weights));
 }
 
 static uint32_t home_of(const struct ox_schedule *schedule, uint32_t value) {
@@ -205,11 +206,11 @@ static void add_phases(struct ox_schedule *schedule) {
     uint32_t phase = 0;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         struct ox_schedule_step *const step = &schedule->steps[i];
-        const bool cuts = row_of(&schedule->list.nodes[step->node_idx])->cuts;
-        phase += cuts && step->backward;
+        const uint32_t cuts = ox_node_cut_count(schedule->list.shape, &schedule->list.nodes[step->node_idx]);
+        phase += step->backward ? cuts : 0;
         step->phase = phase;
         step->parts = ox_schedule_crossings(schedule, step, NULL);
-        phase += step->parts + (cuts && !step->backward);
+        phase += step->parts + (step->backward ? 0 : cuts);
     }
 }
 

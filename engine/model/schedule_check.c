@@ -74,7 +74,8 @@ static bool is_wanted(const struct checker *c, uint32_t value) {
 
 static unsigned reads_of(const struct checker *c, const struct ox_node *node) {
     const struct ox_node_row *const row = ox_node_row_of(node);
-    return ox_node_is_trained(c->list, node) ? row->reads : row->reads & ~row->reads_for_weights;
+    return ox_node_reads_of(node, ox_node_is_trained(c->list, node) ? row->reads
+                                                                    : row->reads & ~row->reads_for_weights);
 }
 
 static bool works_in_place(const struct ox_node *node) {
@@ -196,20 +197,20 @@ static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step)
     const uint32_t count = row->parts(c->list, node_of(c, step), step->backward, step->din != OX_NO_VALUE, cuts);
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t end = ox_max_u64(cuts[i].source, cuts[i].target) + cuts[i].bytes;
-        demand(c, step->scratch != OX_NO_VALUE && end <= c->list->values[step->scratch].bytes,
-               "what crosses lies outside the scratch of its step", step->scratch);
+        const uint32_t value = cuts[i].saved ? node_of(c, step)->saved[0] : step->scratch;
+        demand(c, value != OX_NO_VALUE && end <= c->list->values[value].bytes,
+               "what crosses lies outside the scratch of its step, or what it saves", value);
     }
     return count;
 }
 
 /* A phase ends behind the forward of a node that cuts, and before its backward, and behind each part of a step. */
 static void check_phase(struct checker *c, const struct ox_schedule_step *step) {
-    const bool cuts = ox_node_row_of(node_of(c, step))->cuts;
-    const uint32_t parts = parts_of(c, step);
-    c->phase += cuts && step->backward;
+    const uint32_t cuts = ox_node_cut_count(c->list->shape, node_of(c, step)), parts = parts_of(c, step);
+    c->phase += step->backward ? cuts : 0;
     demand(c, step->phase == c->phase, "a step belongs to another phase; its phase is the value", step->phase);
     demand(c, step->parts == parts, "a step has another number of parts, which is the value", step->parts);
-    c->phase += parts + (cuts && !step->backward);
+    c->phase += parts + (step->backward ? 0 : cuts);
 }
 
 static void check_forward(struct checker *c, const struct ox_schedule_step *step) {

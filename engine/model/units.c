@@ -104,33 +104,46 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, const struct ox_u
     return cost_before(&schedule, UINT32_MAX);
 }
 
-/* The cut at a step: of a gather the whole, in place; of an exchange from the gradient of the whole to what its
- * backward reads. */
-static struct ox_plan_cut cut_at(const struct ox_schedule *schedule, const struct ox_schedule_step *step) {
+/* The cuts at a step: of a gather the whole, in place; of an exchange from the gradient of the whole to what its
+ * backward reads. Of each group of features its own part. Returns how many. */
+static uint32_t cuts_at(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
+                        struct ox_plan_cut *out) {
     const struct ox_list *const list = &schedule->list;
     const struct ox_node *const node = &list->nodes[step->node_idx];
+    const uint32_t count = ox_node_cut_count(list->shape, node);
+    if (count == 0) {
+        return 0;
+    }
     const struct ox_place from = schedule->places[list->values[step->backward ? step->dout : node->out].home];
     const struct ox_place to = step->backward ? schedule->places[list->values[step->scratch].home] : from;
+    const uint64_t each = list->values[node->out].bytes / count;
     OX_ASSERT(from.memory == to.memory);
-    return (struct ox_plan_cut){.kind = step->backward ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = OX_AXIS_CONTEXT,
-                                .role = from.memory == OX_MEMORY_SHARED_KEPT ? OX_USE_KEPT : OX_USE_SCRATCH,
-                                .source = from.offset, .target = to.offset, .bytes = list->values[node->out].bytes};
+    for (uint32_t i = 0; i < count; i++) {
+        out[i] = (struct ox_plan_cut){.kind = step->backward ? OX_CUT_EXCHANGE : OX_CUT_GATHER,
+                                      .axis = OX_AXIS_CONTEXT,
+                                      .role = from.memory == OX_MEMORY_SHARED_KEPT ? OX_USE_KEPT : OX_USE_SCRATCH,
+                                      .source = from.offset + i * each, .target = to.offset + i * each,
+                                      .bytes = each};
+    }
+    return count;
 }
 
 static double flops_of(struct ox_plan_work work) {
     return work.gemm_flops + work.attention_flops + work.attention_backward_flops;
 }
 
-/* What crosses within a step, of which ranks do parts: regions of its scratch. Returns how many. */
+/* What crosses within a step, of which ranks do parts: regions of its scratch or of what it saves. Returns how many. */
 static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
                             struct ox_plan_cut *out) {
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
     const uint32_t count = ox_schedule_crossings(schedule, step, cuts);
-    const struct ox_place place = schedule->places[schedule->list.values[step->scratch].home];
-    const bool kept = place.memory == OX_MEMORY_KEPT;
-    const bool of_experts = schedule->list.nodes[step->node_idx].kind == OX_NODE_EXPERTS;
-    const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
+    const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+    const bool of_experts = node->kind == OX_NODE_EXPERTS;
     for (uint32_t i = 0; i < count; i++) {
+        const uint32_t value = cuts[i].saved ? node->saved[0] : step->scratch;
+        const struct ox_place place = schedule->places[schedule->list.values[value].home];
+        const bool kept = place.memory == OX_MEMORY_KEPT;
+        const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
         OX_ASSERT(kept || place.memory == OX_MEMORY_WORK);
         out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .round = cuts[i].round,
                                       .axis = of_experts ? OX_AXIS_EXPERT : OX_AXIS_TENSOR,
@@ -153,12 +166,9 @@ uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, 
     const double all = flops_of(cost_before(&schedule, UINT32_MAX));
     for (uint32_t i = 0; i < schedule.step_count; i++) {
         const struct ox_schedule_step *const step = &schedule.steps[i];
-        const bool cuts = by_rows && ox_node_row_of(&schedule.list.nodes[step->node_idx])->cuts;
+        const uint32_t cuts = ox_node_cut_count(shape, &schedule.list.nodes[step->node_idx]), before = count;
         OX_ASSERT(count + cuts + step->parts <= OX_PLAN_CUTS_MAX);
-        const uint32_t before = count;
-        if (cuts) {
-            out[count++] = cut_at(&schedule, step);
-        }
+        count += by_rows ? cuts_at(&schedule, step, &out[count]) : 0;
         count += cuts_within(&schedule, step, &out[count]);
         for (uint32_t k = before; k < count; k++) {
             /* Experts take the rows of one rank after the other, and nothing before the first and behind the last. */

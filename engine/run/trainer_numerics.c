@@ -229,7 +229,6 @@ static const char *not_in_groups(const struct ox_trainer *trainer) {
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
            : trainer->config.parts.use_dora                          ? "--use-dora"
-           : ox_model_groups(model) > 1                              ? "--tensor-groups"
            : engine->exchange != OX_EXCHANGE_FP32                    ? "--exchange-dtype"
            : trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }
@@ -282,6 +281,11 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     if (own > 1 && per_unit > 0) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %u: does not exist yet where a rank has %u of %u groups of "
                        "rows; give --experts-per-unit all, or --context-parallel-size %u", per_unit, own, groups,
+                       groups);
+    }
+    if (own > 1 && engine->tensors > 1) {
+        return ox_fail(OX_E_CONFIG, "--context-groups %u: a rank would have %u of the groups of rows, and with "
+                       "--tensor-parallel-size each rank has one; give --context-parallel-size %u", groups, own,
                        groups);
     }
     if (seq % (2 * groups) != 0) {

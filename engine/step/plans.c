@@ -173,6 +173,13 @@ static void describe_reports(const struct ox_engine_config *config, struct ox_pl
     }
 }
 
+/* That of a rank, which has a part of the threads: where regions of a pass lie, which cuts name, depends on them. */
+static struct ox_shape shape_of_rank(const struct ox_engine_config *config) {
+    struct ox_shape shape = ox_engine_shape(config);
+    shape.compute.threads = (uint32_t)ox_max_u64(1, config->compute_threads / ox_max_u64(1, config->ranks));
+    return shape;
+}
+
 /* Describes all stages: those of the model, but that groups of experts which ranks divide come together, one for each
  * rank. Returns how many there are. */
 static uint32_t describe_stages(const struct ox_shape *shape, struct ox_engine_plan *plan) {
@@ -195,7 +202,7 @@ static uint32_t describe_stages(const struct ox_shape *shape, struct ox_engine_p
 
 static void describe_model(const struct ox_engine_config *config, struct ox_engine_plan *plan) {
     const struct ox_model *const model = config->model;
-    const struct ox_shape shape = ox_engine_shape(config);
+    const struct ox_shape shape = shape_of_rank(config);
     for (uint32_t i = 0; i < model->unit_count; i++) {
         plan->unit_elems[i] = model->units[i].elem_count;
         plan->units[i] = (struct ox_plan_unit){.elem_count = model->units[i].elem_count,
@@ -516,6 +523,9 @@ static struct ox_placement_request request_like(const struct ox_engine_config *c
     request.saves_replaced = placement->saves_replaced;
     request.weights_ahead = placement->weights_ahead;
     request.may_keep_three = false;
+    if (config->tensors > 1) { /* they bring pieces together between the same phases */
+        request.kept_units = (int32_t)placement->kept_units;
+    }
     return request;
 }
 

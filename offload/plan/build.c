@@ -571,11 +571,10 @@ static void run_backward(struct ox_builder *b, const struct visit *visit) {
     const bool is_block = stage->kind == OX_PLAN_BLOCK, keeps = b->scratch->keeps[visit->stage_idx];
     const struct ox_plan_pass *const of = keeps ? &stage->backward_kept : &stage->backward;
     struct block_pass pass = {.room = OX_NONE};
-    OX_ASSERT(of->cut_count == 0 || is_block);
     ox_build_set_asks(b, &b->scratch->visits[visit->idx]);
     if (is_block) {
         begin_block(b, visit, of, &pass);
-    } else if (of->scratch_bytes > 0) { /* an embedding with an adapter */
+    } else if (of->scratch_bytes > 0) { /* an embedding with an adapter, or whose tokens and rows ranks divide */
         pass.room = ox_build_buf(b, OX_BUF_SCRATCH, b->compute, of->scratch_bytes, OX_NONE);
     }
     begin_grads(b, visit);

@@ -41,7 +41,7 @@ struct ox_plan_cut {
     uint64_t bytes;          /* of all pieces; ROUND: the most that a member gets, which is the most that it gives */
     double share;            /* of the pass's work, that of all phases before the cut */
 };
-enum { OX_PLAN_CUTS_MAX = 12 };
+enum { OX_PLAN_CUTS_MAX = 40 };
 
 /* Where rows lie that go to the ranks that have their experts and back, as offsets in the buffer of the pass. Rows are
  * sorted by expert, and a member's rows keep their places on every rank. The rows of expert e of member m are those

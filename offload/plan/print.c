@@ -259,8 +259,9 @@ static void print_stages(FILE *out, const struct ox_plan_input *input, uint32_t 
 static void print_pipe(FILE *out, const struct ox_plan_input *input) {
     const uint32_t pipe = ox_plan_pipe(input), of_data = ox_plan_data_ranks(input), tensors = ox_plan_tensors(input);
     if (tensors > 1) {
-        fprintf(out, "\ngroups of features: %u over %u ranks, of which each has %u of every layer",
-                input->ranks.tensor_groups, tensors, input->ranks.tensor_groups / tensors);
+        fprintf(out, "\ngroups of features: %u over %u ranks, of which each has %u of every layer, and 1/%u of the "
+                "rows between them", input->ranks.tensor_groups, tensors, input->ranks.tensor_groups / tensors,
+                tensors);
     }
     if (ox_plan_experts(input) > 1) {
         fprintf(out, "\nexperts: of every layer over %u ranks; rows go to the rank that has their expert and back, and "

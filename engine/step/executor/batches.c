@@ -82,40 +82,31 @@ static uint64_t logits_bytes(const struct ox_rank *rank) {
            sizeof(float);
 }
 
-/* Which chunk of all that the sequences of a micro-batch are cut into, one sequence after the other, a chunk of the
- * rank's row groups is. */
-static uint64_t logits_at(const struct ox_rank *rank, uint64_t piece) {
+/* Which row of all that the sequences of a micro-batch have, one sequence after the other, is a row of the rank's row
+ * groups: these have two chunks of each sequence. */
+static uint64_t logits_at(const struct ox_rank *rank, uint64_t row) {
     const struct ox_row_groups *const groups = &rank->shape.groups;
-    const uint64_t half = piece / rank->shape.batch, group = groups->first + half / 2, chunks = 2ull * groups->all;
-    return piece % rank->shape.batch * chunks + (half % 2 == 0 ? group : chunks - 1 - group);
-}
-
-/* Copies those of the rank's tokens, of each row. */
-static enum ox_status copy_columns(struct ox_rank *rank, float *logits) {
-    const uint32_t vocab = rank->config.model->config.vocab, groups = ox_model_groups(&rank->config.model->config);
-    const uint32_t first = rank->shape.features.first, past = first + rank->shape.features.count;
-    const uint64_t begin = ox_groups_begin(vocab, groups, first), end = ox_groups_begin(vocab, groups, past);
-    struct ox_mark done = {0};
-    enum ox_status status = OX_OK;
-    for (uint64_t row = 0; row < rank->shape.rows && status == OX_OK; row++) {
-        const uint64_t at = row * vocab + begin;
-        const struct ox_copy copy = {.target = logits + at, .source = rank->logits_buffer + at,
-                                     .bytes = (end - begin) * sizeof(float)};
-        status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
+    if (groups->all <= 1) {
+        return row;
     }
-    return status == OX_OK ? ox_mark_join(done) : status;
+    const uint64_t chunks = 2ull * groups->all, chunk_rows = rank->shape.seq / chunks, piece = row / chunk_rows;
+    const uint64_t half = piece / rank->shape.batch, group = groups->first + half / 2;
+    const uint64_t chunk = half % 2 == 0 ? group : chunks - 1 - group;
+    return (piece % rank->shape.batch * chunks + chunk) * chunk_rows + row % chunk_rows;
 }
 
-/* Copies those of the rank's rows. */
-static enum ox_status copy_rows(struct ox_rank *rank, float *logits) {
-    const uint64_t piece_count = 2 * rank->shape.groups.count * rank->shape.batch; /* of row groups */
-    const uint64_t piece = logits_bytes(rank) / ox_max_u64(piece_count, 1);
+/* Copies those of the rank's rows and tokens. */
+static enum ox_status copy_logits(struct ox_rank *rank, float *logits) {
+    const uint32_t vocab = rank->config.model->config.vocab, groups = ox_model_groups(&rank->config.model->config);
+    const uint32_t first = rank->shape.features.first, past = first + ox_shape_own_features(&rank->shape);
+    const uint64_t begin = ox_groups_begin(vocab, groups, first), end = ox_groups_begin(vocab, groups, past);
+    const uint64_t rows = (uint64_t)rank->shape.rows * ox_shape_own_groups(&rank->shape);
     struct ox_mark done = {0};
     enum ox_status status = OX_OK;
-    for (uint64_t i = 0; i < ox_max_u64(piece_count, 1) && status == OX_OK; i++) {
-        const struct ox_copy copy = {
-            .target = (unsigned char *)logits + logits_at(rank, i) * (piece_count > 0 ? piece : 0),
-            .source = (const unsigned char *)rank->logits_buffer + i * piece, .bytes = piece};
+    for (uint64_t row = 0; row < rows && status == OX_OK; row++) {
+        const struct ox_copy copy = {.target = logits + logits_at(rank, row) * vocab + begin,
+                                     .source = rank->logits_buffer + row * vocab + begin,
+                                     .bytes = (end - begin) * sizeof(float)};
         status = ox_device_lane_copy(rank->device, rank->lanes[OX_LANE_D2H], &copy, &done);
     }
     return status == OX_OK ? ox_mark_join(done) : status;
@@ -127,7 +118,7 @@ enum ox_status ox_rank_take_logits(struct ox_rank *rank, const struct ox_step_in
     if (rank->logits_buffer == NULL) {
         return status;
     }
-    OX_THEN(status, (ox_shape_tensors(&rank->shape) > 1 ? copy_columns : copy_rows)(rank, input->logits));
+    OX_THEN(status, copy_logits(rank, input->logits));
     ox_device_mem_close(rank->device, rank->logits_buffer, bytes);
     rank->logits_buffer = NULL;
     return status;

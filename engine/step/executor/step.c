@@ -180,11 +180,6 @@ static uint32_t nth_of(const struct ox_plan_stage *stage, uint32_t unit_idx) {
     return nth;
 }
 
-/* Elements of the sums of a row group, of the head's own gradient and of those with the table and its adapter. */
-struct lane_elems {
-    uint64_t own, table, adapter;
-};
-
 static uint64_t grad_elems(const struct issue *is, uint32_t nth) {
     const uint32_t grad_idx = stage_of(is)->units[nth].grad_idx;
     return grad_idx == OX_NONE ? 0 : ox_grad_elems(is->rank, grad_idx);
@@ -192,10 +187,10 @@ static uint64_t grad_elems(const struct issue *is, uint32_t nth) {
 
 /* One row group after the other. */
 static enum ox_status run_head(const struct issue *is, struct ox_unit_job *job, const struct ox_head_args *args,
-                               struct lane_elems elems) {
+                               uint64_t adapter_elems) {
     const struct ox_shape *const shape = job->shape;
     const struct ox_model_config *const config = &shape->model->config;
-    const uint64_t row_bytes = (uint64_t)shape->rows * config->hidden * ox_real_bytes(shape->compute.real);
+    const uint64_t row_bytes = ox_unit_ends(shape, job->unit).in_bytes / ox_shape_own_groups(shape);
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < ox_shape_own_groups(shape) && status == OX_OK; i++) {
         struct ox_unit_job of = *job;
@@ -205,9 +200,12 @@ static enum ox_status run_head(const struct issue *is, struct ox_unit_job *job, 
         of.targets += (uint64_t)i * shape->rows;
         own.x = (const unsigned char *)args->x + i * row_bytes;
         own.dx = args->dx == NULL ? NULL : (unsigned char *)args->dx + i * row_bytes;
-        own.grads = args->grads == NULL ? NULL : args->grads + i * elems.own;
-        own.grads_tables[0] = args->grads_tables[0] == NULL ? NULL : args->grads_tables[0] + i * elems.table;
-        own.grads_adapter = args->grads_adapter == NULL ? NULL : args->grads_adapter + i * elems.adapter;
+        own.grads = args->grads == NULL ? NULL : args->grads + i * grad_elems(is, 0);
+        for (uint32_t g = 0; g < ox_model_groups(config); g++) {
+            const uint64_t elems = grad_elems(is, nth_of(stage_of(is), ox_model_table_unit(shape->model, g)));
+            own.grads_tables[g] = args->grads_tables[g] == NULL ? NULL : args->grads_tables[g] + i * elems;
+        }
+        own.grads_adapter = args->grads_adapter == NULL ? NULL : args->grads_adapter + i * adapter_elems;
         own.loss_sum = group_report(is, i);
         own.logits = args->logits == NULL ? NULL : args->logits + (uint64_t)i * shape->rows * config->vocab;
         status = ox_head_run(&of, &own);
@@ -239,16 +237,16 @@ static enum ox_status issue_head(const struct issue *is) {
         float *const grads = stage_grads(is, nth);
         args.grads_tables[g] = grads == NULL ? NULL : grads + model->table.offset;
     }
-    struct lane_elems elems = {grad_elems(is, 0), grad_elems(is, nth_of(stage, ox_model_table_unit(model, 0))), 0};
+    uint64_t adapter_elems = 0; /* of the sums of a row group */
     for (uint32_t nth = 1; nth < stage->unit_count; nth++) {
         const uint32_t unit_idx = stage->units[nth].unit_idx;
         if (model->units[unit_idx].role_offset[OX_ROLE_HEAD_A] != UINT64_MAX) {
             args.adapter = planes(is, unit_idx, nth);
             args.grads_adapter = stage_grads(is, nth);
-            elems.adapter = grad_elems(is, nth);
+            adapter_elems = grad_elems(is, nth);
         }
     }
-    return run_head(is, &job, &args, elems);
+    return run_head(is, &job, &args, adapter_elems);
 }
 
 static enum ox_status issue_cast(const struct issue *is) {

@@ -20,7 +20,7 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     const uint32_t tensors = config->tensors > 1 ? config->tensors : 1;
     const uint32_t features = ox_model_groups(&config->model->config);
     OX_ASSERT(config->seq % (all > 1 ? 2 * all : 1) == 0 && all % contexts == 0 && features % tensors == 0);
-    OX_ASSERT(tensors == 1 || all == 1);
+    OX_ASSERT(tensors == 1 || all == contexts);
     return (struct ox_shape){.model = config->model, .batch = config->batch, .seq = config->seq,
                              .rows = config->batch * config->seq / all, .dtype = config->dtype,
                              .groups = all > 1 ? groups : (struct ox_row_groups){0},

@@ -85,11 +85,12 @@ static void check_refusals(void) {
          "--tensor-groups 1: --tensor-parallel-size 2 needs a group for each rank; for a new run give 2"},
         {"--mesh tp=2 --lora-r 4", "adapters (--lora-r)"},
         {"--mesh tp=2 --optimizer muon", "--optimizer muon updates whole matrices"},
-        {"--mesh cp=2,tp=2", "does not exist with --tensor-groups yet"},
+        {"--mesh cp=2,tp=2 --context-groups 4", "with --tensor-parallel-size each rank has one; give "
+                                                "--context-parallel-size 4"},
         {"--mesh auto --ranks 2 --tensor-parallel-size 2", "does not exist with --mesh auto yet"},
         {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},
         {"--tp-size 2", "use --tensor-parallel-size N"},
-        {"--sequence-parallel", "has the activations of all rows between its products"}};
+        {"--sequence-parallel", "is a part of --tensor-parallel-size"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_refused(&tensors_families[0], fresh, cases[i][0], cases[i][1]);
     }
@@ -105,7 +106,7 @@ static void run_plan(const char *words, const char *format) {
     sys_args_word(&args, "--model=%s", sys_write_model("untied"));
     sys_args_word(&args, "--data=%s", text_path);
     sys_args_add(&args, "--from-scratch --dtype fp32 --global-batch-size 2 --batch-size 2 --max-seq-length 16 "
-                        "--kept-blocks 0 --tensor-groups 2 --format");
+                        "--tensor-groups 2 --format");
     sys_args_add(&args, format);
     sys_args_add(&args, words);
     sys_run_well(&args, &process);
@@ -123,19 +124,28 @@ static struct planned plan_of(const char *words) {
     return planned;
 }
 
-/* What crosses is what docs/ranks.md says: of R rows of h elements, with y = (t - 1) / t, 8 y R h bytes for each sum
- * over groups and as many for the embedding, and 16 R (t - 1) for the statistics of the vocabulary. */
+/* What crosses is what docs/ranks.md says. Of z = R h elements of a micro-batch, with y = (t - 1) / t and e bytes of an
+ * activation: in each block 6 gathers of e z y and 5 exchanges of 4 z y, with kept activations 4 and 4; a gather and
+ * an exchange for the head, and both of e for the embedding; 16 R (t - 1) for the statistics of the vocabulary, and
+ * 4 G h y for the gradient of each norm. */
 static void check_plan(void) {
-    enum { ROWS = 32, HIDDEN = 32, BLOCKS = 3 };
-    const struct planned one = plan_of("--ranks 1"), two = plan_of("--tensor-parallel-size 2");
-    const uint64_t sum = 8 * ROWS * HIDDEN / 2; /* at t = 2 */
-    const uint64_t sums = 2 * BLOCKS + BLOCKS + 2 * BLOCKS + 1 + 1; /* forward, again, backward; head; embedding */
-    printf("a rank of one holds %llu bytes, of two %llu; %llu bytes cross\n", (unsigned long long)one.held,
-           (unsigned long long)two.held, (unsigned long long)two.crossing);
-    CHECK(one.crossing == 0 && two.crossing == sums * sum + 16 * ROWS);
+    enum { ROWS = 32, HIDDEN = 32, BLOCKS = 3, TENSORS = 2 };
+    const struct planned one = plan_of("--ranks 1 --kept-blocks 0");
+    const struct planned two = plan_of("--tensor-parallel-size 2 --kept-blocks 0");
+    const struct planned kept = plan_of("--tensor-parallel-size 2 --kept-blocks 3");
+    const uint64_t unit = 4 * ROWS * HIDDEN * (TENSORS - 1) / TENSORS; /* e is 4 too */
+    const uint64_t gains = (2 * BLOCKS + 1) * 4 * TENSORS * HIDDEN * (TENSORS - 1) / TENSORS;
+    const uint64_t rest = 4 * unit + 16 * ROWS * (TENSORS - 1) + gains;
+    printf("a rank of one holds %llu bytes, of two %llu; %llu bytes cross, with kept activations %llu\n",
+           (unsigned long long)one.held, (unsigned long long)two.held, (unsigned long long)two.crossing,
+           (unsigned long long)kept.crossing);
+    CHECK(one.crossing == 0);
+    CHECK(two.crossing == BLOCKS * (6 + 5) * unit + rest);
+    CHECK(kept.crossing == BLOCKS * (4 + 4) * unit + rest);
     CHECK(two.held < one.held);
     run_plan("--tensor-parallel-size 2", "text");
-    CHECK(strstr(process.outcome.out, "groups of features: 2 over 2 ranks, of which each has 1 of every layer"));
+    CHECK(strstr(process.outcome.out, "groups of features: 2 over 2 ranks, of which each has 1 of every layer, and 1/2 "
+                                      "of the rows between them"));
 }
 
 int main(void) {
@@ -163,6 +173,9 @@ int main(void) {
                                          "--mesh tp=2,pp=2"};
     change_ranks(&tensors_families[0], "--tensor-groups 2", ranks);
     go_on_from_stores(&tensors_families[0]);
+    static const char *const with_rows[5] = {"--mesh cp=2,tp=2 --tensor-groups 2 --context-groups 2", "--ranks 1",
+                                             "--mesh cp=2,tp=2,pp=2", "--cp-size 2", "--mesh dp=2,cp=2,tp=2"};
+    change_ranks(&tensors_families[0], "--tensor-groups 2 --context-groups 2", with_rows);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 3);
     return test_end();

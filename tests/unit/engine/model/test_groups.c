@@ -124,7 +124,32 @@ static void check_one(const char *name) {
     ox_model_close(&a);
 }
 
+/* What lies between halves is divided among ranks: of R rows each has room for R / t, up to whole rows of each group,
+ * and what passes a block is a t-th of it. */
+static void check_rows(const char *name, uint32_t groups, uint32_t rows) {
+    const struct ox_model_config config = config_of(name, groups);
+    struct ox_model *model = NULL;
+    REQUIRE_OK(ox_model_build(&config, &model));
+    const struct ox_unit *const unit = ox_model_stage_unit(model, 1);
+    const struct ox_shape one = {.model = model, .batch = 1, .seq = rows, .rows = rows, .compute = {.threads = 1}};
+    const uint64_t whole = ox_unit_ends(&one, unit).in_bytes;
+    for (uint32_t tensors = 2; tensors <= groups; tensors *= 2) {
+        struct ox_shape shape = one;
+        shape.features = (struct ox_feature_share){.count = groups / tensors, .ranks = tensors};
+        const struct ox_unit_ends ends = ox_unit_ends(&shape, unit);
+        const uint64_t each = (rows + groups - 1) / groups * (groups / tensors);
+        CHECK(whole == (uint64_t)rows * config.hidden * sizeof(float));
+        CHECK(ends.in_bytes == each * config.hidden * sizeof(float) && ends.out_bytes == ends.in_bytes);
+        CHECK(rows % groups != 0 || ends.in_bytes * tensors == whole);
+        REQUIRE_OK(ox_units_check(&shape));
+    }
+    ox_model_close(&model);
+}
+
 int main(void) {
+    check_rows("eight_qwen3", 8, 64);
+    check_rows("eight_gpt2", 4, 30);
+    check_rows("gemma2", 2, 3);
     static const struct {
         const char *name;
         uint32_t groups;

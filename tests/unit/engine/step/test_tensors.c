@@ -96,7 +96,52 @@ static void check_case(const char *name, uint32_t groups, enum ox_compute_dtype 
     golden_close(&golden);
 }
 
+/* Ranks that divide rows of sequences too, each with one group of them, and the ranks of a pipeline. */
+static void check_contexts(const char *name, uint32_t features, uint32_t rows, enum ox_compute_dtype dtype) {
+    static const struct {
+        uint32_t tensors, pipe, data;
+    } meshes[] = {{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}};
+    struct golden golden;
+    struct outcome expected;
+    golden_open(name, &golden);
+    golden.padding = (2 * rows - golden.seq % (2 * rows)) % (2 * rows);
+    struct harness_run alone = run_of(&golden, features, 1, 1);
+    alone.context_groups = rows;
+    alone.dtype = dtype;
+    const double loss = golden_evaluate(&golden, &alone);
+    golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
+    for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
+        struct harness_run run = alone;
+        if (features % meshes[m].tensors != 0) {
+            continue;
+        }
+        run.tensors = meshes[m].tensors;
+        run.contexts = rows;
+        run.pipe = meshes[m].pipe;
+        run.ranks = run.tensors * run.contexts * run.pipe * meshes[m].data;
+        struct harness_place kept = harness_in_memory;
+        CHECK(golden_evaluate(&golden, &run) == loss);
+        kept.request.kept_units = 2;
+        kept.chaos_seed = 1;
+        check_run(&golden, &run, &kept, &expected);
+        for (size_t p = 0; harness_places[p].name != NULL; p++) {
+            struct harness_place place = harness_places[p];
+            run.sharding = p % 2 == 0 ? OX_SHARDING_FULL : OX_SHARDING_GRAD;
+            place.request.speculative_units = place.store ? 0 : place.request.speculative_units;
+            if ((p + m) % 6 == 0) {
+                check_run(&golden, &run, &place, &expected);
+            }
+        }
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
 int main(void) {
+    check_contexts("llama_tied_gqa", 2, 2, OX_COMPUTE_FP32);
+    check_contexts("eight_qwen3", 4, 2, OX_COMPUTE_FP32);
+    check_contexts("eight_gpt2", 8, 4, OX_COMPUTE_BF16);
+    check_contexts("gemma2", 2, 4, OX_COMPUTE_BF16);
     check_torch("llama_tied_gqa", 2);
     check_torch("eight_qwen3", 4);
     check_case("llama_tied_gqa", 2, OX_COMPUTE_FP32);
