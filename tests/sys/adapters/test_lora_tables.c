@@ -88,6 +88,20 @@ static void test_same_bits(const char *words) {
     }
 }
 
+/* Ranks that divide the rows of sequences, whose heads and embeddings have a sum of each group of rows. */
+static void test_contexts(void) {
+    static const char *const places[] = {"--mesh cp=2", "--mesh dp=2,cp=2"};
+    run("memory", both, "--context-groups 2", false);
+    for (unsigned k = 0; k < 2; k++) {
+        if (test_takes(k, 2)) {
+            run("place", both, places[k], k == 0);
+            CHECK(sys_same_runs("memory", "place", STEPS));
+            sys_remove_run("place");
+        }
+    }
+    sys_remove_run("memory");
+}
+
 /* A run that is killed goes on from its store, one that is stopped from its checkpoint, on another number of ranks. */
 static void test_resumes(void) {
     run("whole", both, "", true);
@@ -174,6 +188,7 @@ int main(void) {
     text_path = sys_write_text(24000);
     make_base("untied");
     test_same_bits(both);
+    test_contexts();
     test_resumes();
     test_merged(false);
     make_base("llama");

@@ -31,6 +31,8 @@ static const struct {
     /* FEW */
     {dpo, "--dtype fp16 --freeze embed --lr-scheduler-type cosine_with_restarts --warmup-steps 1", true},
     {dpo, "--dpo-loss ipo --lora-r 2 --lora-target-modules all-linear --use-rslora --group *.q_proj.*:lr=0.1x", true},
+    {dpo, "--dtype bf16 --lora-r 3 --lora-target-modules v_proj,embed_tokens,lm_head "
+          "--group *.lora_embedding_B:lr=0.5x", true},
     {dpo, "--dtype fp16 --group layers.1:lr=2x --lr-scheduler-type polynomial", true},
     {dpo, "--optimizer muon --dtype bf16 --dpo-sft-coef 0.5", false},
     {text, "--dtype fp16 --lora-r 2 --lora-dropout 0.2 --lora-modules-to-save embed_tokens --ema-decay 0.8", true},
