@@ -470,35 +470,42 @@ enum ox_status ox_checkpoint_read_state(const char *path, struct ox_run_state *s
     return status;
 }
 
-/* The place of the optimizer file in the list; its length if it is not there. */
-static uint32_t find_state(const struct ox_manifest *manifest) {
+/* The place of a file in the list; its length if it is not there. */
+static uint32_t find_file(const struct ox_manifest *manifest, const char *name) {
     uint32_t at = 0;
-    while (at < manifest->list.count && strcmp(manifest->list.files[at].name, OX_OPTIM_FILE) != 0) {
+    while (at < manifest->list.count && strcmp(manifest->list.files[at].name, name) != 0) {
         at++;
     }
     return at;
 }
 
 bool ox_manifest_has_state(const struct ox_manifest *manifest) {
-    return find_state(manifest) < manifest->list.count;
+    return find_file(manifest, OX_OPTIM_FILE) < manifest->list.count;
+}
+
+static enum ox_status drop_file(const char *path, struct ox_manifest *manifest, const char *name) {
+    const uint32_t at = find_file(manifest, name);
+    char file[OX_PATH_BYTES];
+    enum ox_status status = OX_OK;
+    if (at < manifest->list.count) { /* first, so that what is listed is always there */
+        struct ox_listed_file *const files = manifest->list.files;
+        free(files[at].name);
+        memmove(files + at, files + at + 1, (manifest->list.count - at - 1) * sizeof *files);
+        manifest->list.count--;
+        status = ox_manifest_write(path, manifest);
+    }
+    OX_THEN(status, ox_path_join(path, name, file));
+    if (status == OX_OK && unlink(file) != 0 && errno != ENOENT) { /* also what an interrupted call has left */
+        status = ox_fail_errno(OX_E_IO, errno, "%s: cannot be deleted", file);
+    }
+    return status;
 }
 
 enum ox_status ox_checkpoint_drop_state(const char *path) {
     struct ox_manifest manifest;
-    char file[OX_PATH_BYTES];
     enum ox_status status = ox_manifest_read(path, &manifest);
-    const uint32_t at = status == OX_OK ? find_state(&manifest) : 0;
-    if (status == OX_OK && at < manifest.list.count) { /* first, so that what is listed is always there */
-        struct ox_listed_file *const files = manifest.list.files;
-        free(files[at].name);
-        memmove(files + at, files + at + 1, (manifest.list.count - at - 1) * sizeof *files);
-        manifest.list.count--;
-        status = ox_manifest_write(path, &manifest);
-    }
-    OX_THEN(status, ox_path_join(path, OX_OPTIM_FILE, file));
-    if (status == OX_OK && unlink(file) != 0 && errno != ENOENT) { /* also what an interrupted call has left */
-        status = ox_fail_errno(OX_E_IO, errno, "%s: cannot be deleted", file);
-    }
+    OX_THEN(status, drop_file(path, &manifest, OX_RESIDUALS_FILE)); /* of no use without the other */
+    OX_THEN(status, drop_file(path, &manifest, OX_OPTIM_FILE));
     ox_manifest_close(&manifest);
     return status;
 }

@@ -108,7 +108,12 @@ int main(void) {
     }
     const double far = apart(exact, whole, 4);
     CHECK(far > 1e-7 && far < 0.05);
-    char *const twice = run(2, "twice", STEPS, fresh);
+    char few[320];
+    snprintf(few, sizeof few, "%s --save-optimizer-limit 1", fresh);
+    char *const twice = run(2, "twice", STEPS, few);
+    CHECK(files_exist("whole/checkpoint-8/powersgd.safetensors"));
+    CHECK(!files_exist("twice/checkpoint-8/powersgd.safetensors")); /* nor the optimizer's state */
+    CHECK(files_exist("twice/checkpoint-16/powersgd.safetensors"));
     CHECK(sys_same_text("the same run twice", whole, twice));
     char *const resumed = go_on(2, "two", again);
     CHECK(apart(whole, resumed, SAVED + 1) == 0);
