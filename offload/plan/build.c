@@ -225,10 +225,9 @@ static uint32_t visits_per_tile(const struct ox_builder *b) {
 static struct visit visit_at(const struct ox_builder *b, uint32_t idx) {
     const struct ox_pipe_visit *const visit = &b->scratch->visits[idx];
     const struct ox_plan_stage *const stage = &b->in->model.stages[visit->stage_idx];
-    uint32_t tile = 0;
-    while (ox_build_tile_first(b, tile + 1) <= visit->mb_first) {
-        tile++;
-    }
+    /* The last tile that begins with this micro-batch or before it. */
+    const uint64_t tiles = b->in->placement.tiles, before = (visit->mb_first + 1) * tiles - 1;
+    const uint32_t tile = (uint32_t)(before / b->plan->micro_batches);
     return (struct visit){
         .idx = idx,
         .tile = tile,
