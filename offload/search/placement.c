@@ -293,7 +293,10 @@ static enum ox_status open_search(struct ox_search *s) {
         status = ox_plan_open(s->in, &s->plans.eval_after_step);
     }
     OX_THEN(status, ox_built_open(table->unit_count, &s->built));
-    return status == OX_OK ? ox_sim_open(s->plans.train->task_cap, &s->sim) : status;
+    OX_THEN(status, ox_sim_open(s->plans.train->task_cap, &s->sim));
+    s->works = status == OX_OK ? calloc(s->plans.train->task_cap, sizeof *s->works) : NULL;
+    return status != OX_OK || s->works != NULL ? status
+                                               : ox_fail(OX_E_NOMEM, "planner: no memory for the times of tasks");
 }
 
 static void hand_out(struct ox_search *s, struct ox_plans *out) {
@@ -331,6 +334,7 @@ enum ox_status ox_placement_choose(struct ox_plan_input *input, struct ox_shard_
     ox_sim_close(&s->sim);
     ox_built_close(&s->built);
     ox_plans_close(&s->plans);
+    free(s->works);
     free(s->extents);
     free(s->homes);
     free(s);

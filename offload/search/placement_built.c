@@ -39,6 +39,8 @@ struct ox_built_table {
     struct ox_built beyond[KIND_COUNT]; /* takes the plan when the table is full */
     struct ox_built *now[KIND_COUNT];   /* for the placement and homes of the last ox_search_build() */
     struct held held[KIND_COUNT];
+    uint64_t priced; /* the plan whose tasks' needs are known, */
+    bool priced_stays; /* and in which kind of step */
 };
 
 enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out) {
@@ -174,10 +176,17 @@ const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind
     return plan;
 }
 
+/* Finds what the tasks of the plan need, and returns the bound that follows. */
+static double price(struct ox_search *s, const struct ox_built *built) {
+    s->built->priced = built->key;
+    s->built->priced_stays = s->setup.stays;
+    return ox_sim_least_seconds(&s->setup, measured(s, OX_PLAN_TRAIN, built->key), s->works);
+}
+
 double ox_search_least_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->least < 0) {
-        built->least = ox_sim_least_seconds(&s->setup, measured(s, OX_PLAN_TRAIN, built->key));
+        built->least = price(s, built);
         s->effort += built->task_count / 4;
     }
     return built->least;
@@ -187,7 +196,10 @@ double ox_search_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->seconds < 0) {
         struct ox_sim_result result;
-        ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, &result);
+        if (s->built->priced != built->key || s->built->priced_stays != s->setup.stays) {
+            (void)price(s, built);
+        }
+        ox_sim_run_known(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, s->works, &result);
         built->seconds = result.seconds;
         const uint64_t every = s->request->may_stay ? s->request->persist_steps : 1;
         if (s->setup.stays && every > 0) { /* the mean of steps that stay and committed ones */

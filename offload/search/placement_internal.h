@@ -59,6 +59,7 @@ struct ox_search {
     const struct ox_placement_request *request;
     struct ox_sim_setup setup; /* simulates the usual step; `stays` follows the homes of the moment */
     struct ox_sim *sim;
+    struct ox_sim_work *works; /* what the tasks need of the plan whose bound was found last */
     struct ox_plans plans;        /* memory for plans; ox_search_plan() builds into it */
     struct ox_built_table *built; /* known sizes and times of plans */
     /* Steps could stay in memory, but the carried update lacks the memory: taken only if nothing else fits. */

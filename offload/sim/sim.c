@@ -476,6 +476,17 @@ void ox_sim_play(struct ox_sim *sim, const struct ox_plan *plan, const struct ox
     end_play(sim, sim->now);
 }
 
+static struct ox_sim_work known_work(const void *context, const struct ox_plan *plan, uint32_t task_idx) {
+    (void)plan;
+    return ((const struct ox_sim_work *)context)[task_idx];
+}
+
+void ox_sim_run_known(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                      const struct ox_sim_work *works, struct ox_sim_result *out) {
+    const struct ox_sim_limits limits = ox_sim_limits_of(setup);
+    ox_sim_play(sim, plan, &limits, known_work, works, out);
+}
+
 double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
                         struct ox_sim_result *out) {
     double seconds = 0;

@@ -126,8 +126,9 @@ struct ox_sim_limits ox_sim_limits_of(const struct ox_sim_setup *setup);
 double ox_sim_between_seconds(const struct ox_sim_setup *setup);
 
 /* A lower bound of the step's seconds for any order of the plan's tasks: its fullest lane, or the resource that it
- * needs most. Takes a fraction of the time of simulating the step. */
-double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan);
+ * needs most. Takes a fraction of the time of simulating the step. `works`, one for each task, becomes what they
+ * need. */
+double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan, struct ox_sim_work *works);
 
 /* Simulates the step of a pipeline: plans[i] and setups[i] are those of the first rank of coordinate i. Returns its
  * seconds; out[i] is what rank i did. */
@@ -139,6 +140,9 @@ double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *
  * waits for is there in time. */
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
                 struct ox_sim_result *out);
+/* As ox_sim_run, with what ox_sim_least_seconds has found that the tasks need. */
+void ox_sim_run_known(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                      const struct ox_sim_work *works, struct ox_sim_result *out);
 
 #ifdef __cplusplus
 }

@@ -758,12 +758,12 @@ static double pair_seconds(const struct ox_sim_duplex *duplex, double a, double 
     return max(max(a, b), (a + b) / max(duplex->together, 1));
 }
 
-double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan) {
+double ox_sim_least_seconds(const struct ox_sim_setup *setup, const struct ox_plan *plan, struct ox_sim_work *works) {
     struct basis basis;
     make_basis(setup, plan->kind, &basis);
     double lanes[OX_LANE_COUNT] = {0}, used[OX_SIM_RESOURCE_COUNT] = {0}, least = 0;
     for (uint32_t i = 0; i < plan->task_count; i++) {
-        const struct ox_sim_work work = work_of(&basis, plan, i);
+        const struct ox_sim_work work = works[i] = work_of(&basis, plan, i);
         lanes[plan->tasks[i].lane] += work.latency + work.seconds;
         for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
             used[r] += work.use[r];
