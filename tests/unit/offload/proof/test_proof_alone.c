@@ -71,10 +71,10 @@ static void test_parts(void) {
         const struct ox_proof_part part = ox_proof_part_of(&s.in, 0, parts[i].idx);
         CHECK(part.first == parts[i].first * GROUP && part.count == parts[i].count * GROUP);
         CHECK(ox_proof_planes_bytes(&s.in, 0) == parts[i].count * 8192 && ox_proof_whole_bytes(&s.in, 0) == 40960);
-        CHECK(ox_proof_divides(&s.in) == (parts[i].ranks > 1));
+        CHECK(ox_proof_divides(&s.in, 0) == (parts[i].ranks > 1));
     }
     s.in.ranks = (struct ox_plan_ranks){.count = 2, .idx = 1, .sharding = OX_SHARDING_NONE};
-    CHECK(ox_proof_own_elems(&s.in, 0) == 5 * GROUP && !ox_proof_divides(&s.in));
+    CHECK(ox_proof_own_elems(&s.in, 0) == 5 * GROUP && !ox_proof_divides(&s.in, 0));
 }
 
 static void test_state(void) {
