@@ -20,7 +20,7 @@
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
-static const uint64_t EFFORT_LEAST = 60000;
+static const uint64_t EFFORT_LEAST = 600000;
 static const double EFFORT_SHARE = 0.02, EFFORT_SECONDS = 6e-8;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */
@@ -633,7 +633,7 @@ static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
 /* The largest effort, once a plan that fits tells about how long the run takes. */
 static uint64_t effort_worth(const struct ox_search *s) {
     const double seconds = s->best.seconds * (double)s->request->steps;
-    const double worth = (double)EFFORT_LEAST + EFFORT_SHARE * seconds / EFFORT_SECONDS;
+    const double worth = (double)(s->effort + EFFORT_LEAST) + EFFORT_SHARE * seconds / EFFORT_SECONDS;
     return s->request->steps == 0 || worth >= (double)EFFORT_MAX ? EFFORT_MAX : (uint64_t)worth;
 }
 

@@ -47,7 +47,7 @@ const char *ox_page_kind_color(const char *kind) {
         {"forward", "forward"}, {"backward", "backward"}, {"head", "head"},       {"read", "weights"},
         {"upload", "weights"},  {"download", "weights"},  {"refresh", "weights"}, {"act-", "activations"},
         {"gather", "gathered"}, {"exchange", "gathered"}, {"sum-parts", "gradients"},
-        {"reduce-scatter", "gathered"},
+        {"reduce-scatter", "gathered"}, {"low-rank", "gathered"},
         {"grad-", "gradients"}, {"reduce", "norm"},       {"norm", "norm"},       {"adam", "adam"},
         {"begin", "commit"},    {"written", "commit"},    {"commit", "commit"},   {NULL, NULL}};
     return color_of(pairs, kind);
@@ -121,7 +121,8 @@ const char *ox_page_buf_color(const char *kind) {
         {"activations", "activations"}, {"kept", "kept"},               {"cast weights", "joined"},
         {"fp32 weights", "joined"}, /* in traces of before */
         {"workspace", "work"},          {"tokens", "tokens"},           {"optimizer stream", "stage"},
-        {"gathered", "gathered"},       {"replaced", "replaced"},       {NULL, NULL}};
+        {"gathered", "gathered"},       {"replaced", "replaced"},       {"residuals", "residuals"},
+        {NULL, NULL}};
     return color_of(pairs, kind);
 }
 

@@ -203,6 +203,7 @@ int main(int argc, char **argv) {
            fit, (unsigned long long)samples,
            6 * placements, counts[0], counts[1], counts[2], worst, parts_fit);
     CHECK(fit > samples / 2 && parts_fit > parts);
-    CHECK(argc > 1 || slowest_short > 1); /* else no search ended early */
+    printf("a run of one step takes at most %.3f times as long as by the choice for a long run\n", slowest_short);
+    CHECK(!test_all() || slowest_short > 1); /* else no search ended early */
     return test_end();
 }
