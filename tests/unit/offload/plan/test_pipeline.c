@@ -220,7 +220,7 @@ static void change_report(struct box *box, uint32_t idx, uint32_t at, struct tot
 
 /* A stage reports for all ranks but that which has it. */
 static void change_reporters(struct box *box, uint32_t idx, struct totals *totals) {
-    struct ox_plan_stage stages[3 * PLAN_MODEL_UNITS_MAX];
+    static struct ox_plan_stage stages[3 * PLAN_MODEL_UNITS_MAX];
     const struct ox_plan_stage *const kept = box->inputs[idx].model.stages;
     const uint32_t count = box->inputs[idx].model.stage_count, at = idx / (box->count / box->inputs[idx].ranks.pipe);
     memcpy(stages, kept, count * sizeof *stages);
@@ -352,7 +352,7 @@ int main(int argc, char **argv) {
     struct totals totals = {0};
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(QUICK);
     for (uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1; seed <= count; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         if (choose(&s, seed)) {
             check_sample(&s, seed, &totals);
         }

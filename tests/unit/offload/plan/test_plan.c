@@ -449,7 +449,7 @@ static void test_random_plans(uint64_t count) {
     uint64_t device_plans = 0, arenas = 0; /* with an update on the device, among those changed */
     struct plan_faults tally = {0}, sizes = {0};
     for (uint64_t seed = 1; seed <= count; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         plan_sample_draw(&s, seed);
         s.request.rough = false; /* gaps are those of good choices */
         struct ox_plans plans = {0};
@@ -517,7 +517,7 @@ static void test_random_plans(uint64_t count) {
 
 /* A plan fits in the host memory that a refusal recommends. */
 static void test_nearest_budget(void) {
-    struct plan_sample s;
+    static struct plan_sample s;
     plan_sample_draw(&s, 7);
     s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = 4096, .nvme_bytes = UINT64_C(1) << 40};
     s.request.tiles = s.request.device_units = 0;
@@ -540,7 +540,7 @@ static void test_nearest_budget(void) {
 static void test_uneven_drives(void) {
     uint32_t refused = 0, fit = 0;
     for (uint64_t pages = 0; pages < 400; pages += 10) {
-        struct plan_sample s;
+        static struct plan_sample s;
         plan_sample_draw(&s, 7);
         struct ox_plans plans = {0};
         s.in.budget = (struct ox_plan_budget){.unified = true, .host_bytes = OX_GIB, .nvme_bytes = OX_GIB};

@@ -543,7 +543,7 @@ static bool check_planner(struct plan_sample *s, uint64_t seed, uint32_t *over) 
 static void test_planner(void) {
     uint32_t fit = 0, over = 0;
     for (uint64_t seed = 1; seed <= PLANNED; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         plan_sample_draw(&s, seed);
         fit += check_planner(&s, seed, &over);
         ox_shard_table_close(&s.table);
@@ -557,7 +557,7 @@ int main(int argc, char **argv) {
     test_planner();
     const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(QUICK);
     for (uint64_t seed = 1; seed <= count; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         if (choose(&s, seed)) {
             check_sample(&s, seed, &totals);
         }

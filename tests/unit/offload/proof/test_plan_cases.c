@@ -323,7 +323,7 @@ static void count_plan(const struct plan_sample *s, const struct ox_plan *plan, 
 int main(void) {
     struct tally tally = {0};
     for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         plan_sample_draw(&s, seed);
         if (seed % (2 * EVERY) == 0) { /* every other sample whose conditions are flipped */
             plan_sample_divide(&s, seed);

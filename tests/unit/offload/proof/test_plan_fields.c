@@ -307,7 +307,7 @@ static void change_pair(const struct ox_plans *plans) {
 
 int main(void) {
     for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         struct ox_plans plans = {0};
         plan_sample_draw(&s, seed);
         if (ox_placement_choose(&s.in, &s.table, &s.request, &s.setup, &plans) == OX_OK) {

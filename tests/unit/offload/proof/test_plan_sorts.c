@@ -40,7 +40,7 @@ static void change_some(const struct plan_sample *s, struct ox_plan *plan, uint6
 int main(void) {
     uint32_t plans_of_ranks = 0;
     for (uint64_t seed = 1; seed <= SAMPLES; seed++) {
-        struct plan_sample s;
+        static struct plan_sample s;
         struct ox_plans plans = {0};
         plan_sample_draw(&s, seed);
         if (seed % 2 == 0) {

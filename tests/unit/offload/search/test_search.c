@@ -149,7 +149,7 @@ static double short_run(struct plan_sample *s, double chosen) {
 /* Returns the largest ratio of all comparisons; 0 where nothing fits. It makes the comparison `at`, or without one
  * `count` of each sort. */
 static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     struct random_plan random;
     const struct ox_sim_setup setup = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = RUN_AHEAD};

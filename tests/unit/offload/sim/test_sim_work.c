@@ -178,7 +178,7 @@ static uint32_t check_held(const struct ox_plan *plan, const struct ox_sim_setup
 }
 
 static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps, uint32_t *speculative) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     struct ox_placement_request request = plan_choice_automatic;
     request.overlap = (int32_t)(seed % 2);
@@ -217,7 +217,7 @@ static void run_sample(uint64_t seed, uint32_t *fit, uint32_t *after_steps, uint
  * memory, or, where it is not known, at one that follows from its GEMMs; on the CPU as long as the optimizer takes on
  * the threads of compute. */
 static void check_device_updates(uint64_t seed, bool has_gpu) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = has_gpu;
     s.in.budget = (struct ox_plan_budget){.device_bytes = UINT64_C(1) << 32, .host_bytes = UINT64_C(1) << 32};
@@ -256,7 +256,7 @@ static void check_device_updates(uint64_t seed, bool has_gpu) {
 /* Drives wait for half of the time for which their threads need all cores: beside a GPU that of the update does not
  * count, and twice the cores halve it; beside compute on all cores of the CPU it is half of all that the task needs. */
 static uint32_t check_unhidden(uint64_t seed, bool has_gpu) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = has_gpu;
     s.machine.host.cores = 16;
@@ -324,7 +324,7 @@ static void check_heads(const struct ox_sim_setup *setup, struct plan_sample *s,
 
 /* On a GPU attention has its own rates, forward and backward; one alone is that of both. */
 static void check_attention(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = true;
     s.in.model.precision = ox_precision_of(OX_COMPUTE_BF16, s.in.model.precision->cast_bytes > 0);
@@ -362,7 +362,7 @@ static void check_attention(uint64_t seed) {
 
 /* On the CPU, GEMMs of a model in bf16 run at their own rate where it is known, those in fp32 and attention do not. */
 static void check_bf16(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = false;
     s.machine.host.packed_bytes_per_flop = 1e-12;
@@ -394,7 +394,7 @@ static void check_bf16(uint64_t seed) {
 
 /* The GPU reads the sums that a micro-batch adds to, but not those that it begins; an embedding clears its own. */
 static void check_sums(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     draw_sample(&s, seed);
     s.machine.has_gpu = true;
     s.machine.gpu.memory_rate = 1e12;
@@ -442,7 +442,7 @@ static void draw_rank(struct plan_sample *s, uint64_t seed, struct ox_shard_tabl
 
 /* One of four ranks takes and gives what the plan counts, at the rate between GPUs, and has a quarter of the drives. */
 static uint32_t check_ranks(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     struct ox_shard_table whole;
     draw_rank(&s, seed, &whole);
     s.in.model.eval_only = true;
@@ -476,7 +476,7 @@ static uint32_t check_ranks(uint64_t seed) {
 /* Without peer access what a rank gives goes down its link and what it takes comes up, once each through host memory;
  * with it the link and the memory are free. Returns how many transfers were compared. */
 static uint32_t check_no_peers(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     struct ox_shard_table whole;
     draw_rank(&s, seed, &whole);
     struct ox_plans plans = {0};
@@ -510,7 +510,7 @@ static uint32_t check_no_peers(uint64_t seed) {
 /* Transfers between ranks on the CPU take the rates of the profile: a gather with the own part, an exchange without,
  * and two meetings each. More ranks than were measured share what those reached. Returns how many were compared. */
 static uint32_t check_measured_comm(uint64_t seed) {
-    struct plan_sample s;
+    static struct plan_sample s;
     struct ox_shard_table whole;
     draw_rank(&s, seed, &whole);
     s.in.budget.unified = true;
