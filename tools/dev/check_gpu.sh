@@ -62,7 +62,7 @@ trap 'exit 130' INT TERM
 if [ "$emulated" -eq 1 ]; then
     program=$build/emulated/offload dtypes=fp32 limit=60
     hidden=32 width=48 layers=2 heads=1 length=12 batch=1 micro=2
-    short=2 saved=1 steps=6 same_steps=2 peak_steps=2 fall=0.9 rate=1e-2 small=769MiB large=900MiB
+    short=2 saved=1 steps=6 same_steps=2 peak_steps=16 fall=0.9 rate=1e-2 small=769MiB large=900MiB
     conform=$build/tests/conform/test_ops_flat
 else
     program=$build/offload dtypes='fp32 bf16' limit=150
@@ -243,7 +243,7 @@ check_memory() {
     while kill -0 "$running" 2>/dev/null; do
         now=$(used_mib "$running")
         [ "${now:-0}" -le "$most" ] || most=$now
-        sleep 0.2
+        sleep 0.05
     done
     wait "$running" || { tail -n 5 "$work/peak.run.log"; return 1; }
     say "$((most - before)) of $allowed MiB at most, $before MiB were in use before"
