@@ -153,7 +153,7 @@ static enum ox_status read_block(void *context, const struct ox_residual *of) {
     return status;
 }
 
-/* Those copies together have as much left as all that were. */
+/* Finds the factor of each residual: the copies of this run together have as much left as those that saved it. */
 static enum ox_status find_share(const struct ox_engine *engine, const struct ox_st_file *file, float *share) {
     const struct ox_st_entry *const entry = ox_st_find(file, COPIES);
     float copies = 0;

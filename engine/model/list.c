@@ -16,7 +16,7 @@ static uint32_t add_rows(struct ox_list *list, uint32_t width) {
     return add_value(list, (uint64_t)list->shape->rows * width * ox_real_bytes(list->shape->compute.real));
 }
 
-/* The same for each of the rank's own rows. */
+/* A value with `width` elements of the shape's type for each of the rank's own rows. */
 static uint32_t add_own_rows(struct ox_list *list, uint32_t width) {
     return add_value(list, (uint64_t)ox_own_rows_of(list->shape).most * width *
                                ox_real_bytes(list->shape->compute.real));

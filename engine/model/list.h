@@ -337,8 +337,8 @@ void ox_attend_group_backward(const struct ox_node_call *call);
 /* How many sums of gradients of such keys and values a rank has at a time, to add those of its groups in a tree. */
 uint32_t ox_all_rows_slots(const struct ox_shape *shape);
 
-/* The sinks of attention, where the unit has them: node_mixture.c. */
-/* Of `seq` rows of every sequence, one sequence behind the other from `row` on. */
+/* The sinks of attention, where the unit has them (node_mixture.c), are added for `seq` rows of every sequence, one
+ * sequence behind the other from `row` on. */
 void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq);
 void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq);
 

@@ -283,7 +283,7 @@ static ox_status compute_logits(const head_job *job) {
     return ox_cuda_gemm(job->queue, &gemm);
 }
 
-/* Those of the product of low rank, of the gradients of the tile's logits. */
+/* Adds the gradients of the product of low rank, from those of the tile's logits. */
 static ox_status add_low_gradients(const head_job *job) {
     const ox_op_head *const op = job->op;
     ox_cuda_gemm_args din = {};

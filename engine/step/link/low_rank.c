@@ -38,7 +38,7 @@ static struct ox_thin shape_of(const struct ox_low_rank_block *block) {
     return (struct ox_thin){.rows = block->rows, .cols = block->cols, .rank = block->rank};
 }
 
-/* The same on all ranks with this block, and another for each step where Q begins anew with each. */
+/* The seed is the same on all ranks with this block, and another one for each step where Q begins anew with each. */
 static uint64_t seed_of(const struct exchange *x, const struct ox_low_rank_block *block) {
     const uint64_t step = x->rank->config.low_rank.warm_start ? 0 : x->rank->step.input->step;
     return ((uint64_t)(block->matrix_idx + 1) << 32 | block->row_first) ^ step << 48;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
-/* Of `hf download` and srun, and what is in no table. */
+/* These options are of `hf download` and srun, or stand in no table. */
 static const char *const others[] = {"--local-dir", "--mpi", "--config"};
 
 static unsigned command_of(const char *word, size_t bytes) {
