@@ -7,6 +7,8 @@
 
 enum { QUICK = 11, HANG_SECONDS = 300 };
 
+#include "tests/kit/run/ranks_processes.inc"
+
 static const struct mesh {
     unsigned processes; /* 0: threads */
     const char *words;
@@ -39,15 +41,7 @@ static void try_mesh(const struct family *family, int mesh, int place_idx, const
     }
     sys_args_add(&args, meshes[mesh].words);
     add_drives(place->drives);
-    if (meshes[mesh].processes > 0) {
-        static struct sys_args launched;
-        alarm(HANG_SECONDS);
-        sys_mpi_begin(&launched, meshes[mesh].processes, &args, SYS_MPI_END_OTHERS);
-        sys_run(&launched, &process);
-        alarm(0);
-    } else {
-        sys_run(&args, &process);
-    }
+    run_mesh(meshes[mesh].processes);
     end_ranks(plain_pathf("%u processes, %s", meshes[mesh].processes, meshes[mesh].words), place, expected);
 }
 

@@ -9,6 +9,8 @@
 
 enum { QUICK = 18, HANG_SECONDS = 300 };
 
+#include "tests/kit/run/ranks_processes.inc"
+
 static const struct mesh {
     unsigned processes; /* 0: threads */
     const char *words;
@@ -37,41 +39,12 @@ enum { FAMILIES_HERE = sizeof experts_families / sizeof *experts_families };
 
 static void try_mesh(const struct family *family, const struct mesh *mesh, int place_idx,
                      const struct result *expected) {
-    static struct sys_args launched;
     const struct place *const place = &places[place_idx % (mesh->in_memory ? IN_MEMORY_COUNT : PLACE_COUNT)];
     begin_ranks(family, 0, place->words);
     sys_args_add(&args, mesh->words);
     add_drives(place->drives);
-    if (mesh->processes > 0) {
-        alarm(HANG_SECONDS);
-        sys_mpi_begin(&launched, mesh->processes, &args, SYS_MPI_END_OTHERS);
-        sys_run(&launched, &process);
-        alarm(0);
-    } else {
-        sys_run(&args, &process);
-    }
+    run_mesh(mesh->processes);
     end_ranks(plain_pathf("%s: %u processes, %s", family->name, mesh->processes, mesh->words), place, expected);
-}
-
-/* Two processes with a part of the experts each go on from their stores. */
-static void go_on_from_stores(const struct family *family) {
-    static struct sys_args launched;
-    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
-    for (int i = 0; i < 2; i++) {
-        begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_add(&args, "--expert-parallel-size 2 --state-tier nvme");
-        sys_args_add(&args, i == 0 ? "--max-steps 30" : "--max-steps 50");
-        sys_args_add(&args, constant_words);
-        add_drives(1);
-        alarm(HANG_SECONDS);
-        sys_mpi_begin(&launched, 2, &args, SYS_MPI_END_OTHERS);
-        sys_run_well(&launched, &process);
-        alarm(0);
-    }
-    remove_drives(1);
-    compare("two processes with stores", test_path("ranks"), &expected);
-    files_remove_folder(test_path("ranks"));
-    end_one(&expected);
 }
 
 /* What cannot be is refused by its words, with a way out. */
@@ -217,7 +190,7 @@ int main(void) {
     static const char *const ranks[5] = {"--expert-parallel-size 2", "--ranks 1", "--expert-parallel-size 4",
                                          "--mesh dp=4", "--mesh ep=2,pp=2"};
     change_ranks(&experts_families[0], "", ranks);
-    go_on_from_stores(&experts_families[0]);
+    go_on_from_stores(&experts_families[0], "", "--expert-parallel-size 2 --state-tier nvme");
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 0);
     return test_end();
