@@ -225,24 +225,43 @@ uint32_t ox_list_rope(struct ox_list *list, uint32_t qkv) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_ROPE, .in = qkv, .out = add_in_place(list, qkv)});
 }
 
+/* A value that all row groups have in common, of which each row has `width` elements of all heads. */
+static uint32_t add_in_common(struct ox_list *list, uint32_t width, uint32_t elem_bytes) {
+    const struct ox_shape *const shape = list->shape;
+    const uint64_t rows = (uint64_t)shape->rows * ox_shape_groups(shape);
+    const uint32_t value = add_value(list, rows * own_width(list, width) / ox_shape_head_ranks(shape) * elem_bytes);
+    list->values[value].shared = true;
+    return value;
+}
+
 /* Keys and values of all row groups. */
 static uint32_t add_all_rows(struct ox_list *list, uint32_t qkv) {
     const struct ox_model_config *const config = &list->shape->model->config;
     const uint32_t width = heads_width(list, 2 * config->kv_heads);
-    const uint32_t all = add_rows(list, own_width(list, width) * ox_shape_groups(list->shape));
-    list->values[all].shared = true;
+    const uint32_t all = add_in_common(list, width, ox_real_bytes(list->shape->compute.real));
     return add_node(list, (struct ox_node){.kind = OX_NODE_ALL_ROWS, .role = OX_ROLE_COUNT, .in = qkv, .out = all,
                                            .in_count = heads_width(list, config->heads) + width,
                                            .out_count = width});
 }
 
 uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
-    const uint32_t heads = list->shape->model->config.heads;
+    const struct ox_model_config *const config = &list->shape->model->config;
+    const uint32_t heads = config->heads, real_bytes = ox_real_bytes(list->shape->compute.real);
+    const uint32_t width = heads_width(list, heads), qkv_width = width + heads_width(list, 2 * config->kv_heads);
+    const bool by_heads = ox_shape_head_ranks(list->shape) > 1;
+    if (by_heads) {
+        qkv = add_node(list, (struct ox_node){.kind = OX_NODE_TO_HEADS, .role = OX_ROLE_COUNT, .in = qkv,
+                                              .in_count = qkv_width, .out_count = qkv_width,
+                                              .out = add_in_common(list, qkv_width, real_bytes)});
+    }
     struct ox_node node = {.kind = OX_NODE_ATTEND, .role = OX_ROLE_SINKS, .in = qkv, .window = window};
     node.weights = list->shape->groups.all > 1 ? add_all_rows(list, qkv) : OX_NO_VALUE;
-    node.out = add_rows(list, own_width(list, heads_width(list, heads)));
-    node.saved[0] = add_floats(list, own_width(list, heads));
-    return add_node(list, node);
+    node.out = by_heads ? add_in_common(list, width, real_bytes) : add_rows(list, own_width(list, width));
+    node.saved[0] = by_heads ? add_in_common(list, heads, sizeof(float)) : add_floats(list, own_width(list, heads));
+    const uint32_t attended = add_node(list, node);
+    return by_heads ? add_node(list, (struct ox_node){.kind = OX_NODE_TO_ROWS, .role = OX_ROLE_COUNT, .in = attended,
+                                                      .in_count = width, .out_count = width,
+                                                      .out = add_rows(list, own_width(list, width))}) : attended;
 }
 
 uint32_t ox_list_act(struct ox_list *list, uint32_t in) {

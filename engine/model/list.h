@@ -33,6 +33,10 @@ enum ox_node_kind {
     OX_NODE_LOSS,      /* out = the sum of the losses of the rows; backward computes it too */
     OX_NODE_SPLICE,    /* out = [residual +] parts of heads of `in`, where attention reads them; in place */
     OX_NODE_ALL_ROWS,  /* out = keys and values of all row groups, of which it makes those of its own in `in` */
+    OX_NODE_TO_HEADS,  /* out = queries, keys and values of all row groups for the rank's heads, where ranks divide
+                          heads; `in` has those of its rows for all heads */
+    OX_NODE_TO_ROWS,   /* out = what attention has made of its rows for all heads, `in` that of all row groups for the
+                          rank's heads */
     OX_NODE_CLAMP,       /* clamps queries, keys and values, in place */
     OX_NODE_ROUTER,      /* logits of a mixture's experts, or of a gate, float32 */
     OX_NODE_ROUTE,       /* out = weights of the chosen; saved: the order of pairs, and the logits' log of the sum */
@@ -194,6 +198,10 @@ float *ox_node_grad(const struct ox_node_call *call, enum ox_role role);
 const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group);
 
+/* Where a phase of the pass ends at a node, and pieces cross: behind its forward and before its backward, or the other
+ * way round. */
+enum ox_node_ends { OX_ENDS_NOTHING, OX_ENDS_BEHIND, OX_ENDS_BEFORE };
+
 /* What crosses behind a part of a node: where in the node's scratch, or in what it saves first, as in a plan
  * (offload/plan/pass.h). */
 struct ox_node_cut_at {
@@ -213,7 +221,7 @@ struct ox_node_row {
     bool adds;             /* backward can add another gradient of `in` */
     bool in_residual;      /* forward adds to its residual in place */
     bool may_replace_dout; /* backward can write the gradient of `in` over that of `out` */
-    bool cuts;             /* a phase of the pass ends behind its forward, and before its backward */
+    enum ox_node_ends ends; /* a phase of the pass, where the node cuts */
     bool only_adds;        /* backward adds to some elements of its gradients; where the sum begins all are cleared */
     uint32_t weight_count; /* roles of its weights: node->role and those after it, of which the family may lack some */
     /* Bytes of scratch while it runs; NULL: none. */
@@ -232,9 +240,20 @@ static inline const struct ox_node_row *ox_node_row_of(const struct ox_node *nod
     return node->kind < OX_NODE_CLAMP ? &ox_node_rows[node->kind] : &ox_mixture_rows[node->kind - OX_NODE_CLAMP];
 }
 
+/* Whether a node does its work at once for all row groups, all values of which are in common: attention, where ranks
+ * divide its heads, and what is between that and its keys and values. */
+static inline bool ox_node_is_whole(const struct ox_shape *shape, const struct ox_node *node) {
+    return ox_shape_head_ranks(shape) > 1 && (node->kind == OX_NODE_ATTEND || node->kind == OX_NODE_ALL_ROWS);
+}
+
 /* How many cuts of a plan a node that cuts has: one for each of the rank's groups of features. */
 static inline uint32_t ox_node_cut_count(const struct ox_shape *shape, const struct ox_node *node) {
-    return ox_node_row_of(node)->cuts ? ox_shape_own_features(shape) : 0;
+    const bool cuts = ox_node_row_of(node)->ends != OX_ENDS_NOTHING && !ox_node_is_whole(shape, node);
+    return cuts ? ox_shape_own_features(shape) : 0;
+}
+/* Whether it cuts before its forward or its backward, or behind that. */
+static inline bool ox_node_cuts_before(const struct ox_node *node, bool backward) {
+    return (ox_node_row_of(node)->ends == OX_ENDS_BEFORE) != backward;
 }
 
 /* Adapters: node_adapter.c. */
@@ -332,6 +351,13 @@ void ox_all_rows_forward(const struct ox_node_call *call);
 void ox_all_rows_backward(const struct ox_node_call *call);
 uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 void ox_all_rows_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* Rows exchanged for heads, and back. */
+uint64_t ox_exchange_heads_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+void ox_to_heads_forward(const struct ox_node_call *call);
+void ox_to_heads_backward(const struct ox_node_call *call);
+void ox_to_rows_forward(const struct ox_node_call *call);
+void ox_to_rows_backward(const struct ox_node_call *call);
+void ox_exchange_heads_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_attend_group_forward(const struct ox_node_call *call);
 void ox_attend_group_backward(const struct ox_node_call *call);
 /* How many sums of gradients of such keys and values a rank has at a time, to add those of its groups in a tree. */

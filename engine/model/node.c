@@ -259,11 +259,11 @@ struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, ui
                                        .cap = (float)config->attention_cap};
 }
 
-/* Attention of the heads of a group. */
+/* Attention of the heads of a group of features, or of those that the rank has of it. */
 static struct ox_attention_shape group_attention(const struct ox_shape *shape, uint32_t window) {
     struct ox_attention_shape attention = ox_attention_shape_of(shape, window);
-    attention.heads /= groups_of(shape);
-    attention.kv_heads /= groups_of(shape);
+    attention.heads /= groups_of(shape) * ox_shape_head_ranks(shape);
+    attention.kv_heads /= groups_of(shape) * ox_shape_head_ranks(shape);
     return attention;
 }
 
@@ -352,18 +352,48 @@ static struct ox_sums order_of(uint32_t count) {
     return (struct ox_sums){.micro_batches = count, .groups = count, .ranks = 1};
 }
 
-/* Elements of the keys and values that a group of features has in one group of rows, and in all. */
+/* Rows that nodes do at once: of one row group, or where ranks divide heads of all. */
+static uint32_t rows_at_once(const struct ox_shape *shape) {
+    return shape->rows * (ox_shape_head_ranks(shape) > 1 ? ox_shape_groups(shape) : 1);
+}
+
+/* The row groups that attention does at once, by their numbers among those of the rank; or of all. */
+struct span {
+    uint32_t first, past, all;
+};
+static struct span groups_at_once(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t group = call->job->group, all = ox_shape_groups(shape);
+    return ox_shape_head_ranks(shape) > 1 ? (struct span){0, all, all}
+                                          : (struct span){group, group + 1, ox_shape_own_groups(shape)};
+}
+
+/* Where a group of features begins among rows that are done at once. */
+static void *features_at(const struct ox_node_call *call, const void *rows, uint64_t width, uint32_t features) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint64_t elems = (uint64_t)(features - call->list->group_first) * rows_at_once(shape) * width;
+    return rows == NULL ? NULL : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(shape->compute.real);
+}
+
+/* Elements of the keys and values that a group of features has in one group of rows, and in all, of the rank's heads.
+ */
 static uint64_t group_elems(const struct ox_shape *shape) {
     const struct ox_model_config *const config = &shape->model->config;
-    return (uint64_t)shape->rows * 2 * config->kv_heads * config->head_dim / groups_of(shape);
+    return (uint64_t)shape->rows * 2 * config->kv_heads * config->head_dim / groups_of(shape) /
+           ox_shape_head_ranks(shape);
 }
 
 static uint64_t all_elems(const struct ox_shape *shape) {
     return group_elems(shape) * ox_shape_groups(shape);
 }
 
+/* Ranks that have each made a part of the gradients of all keys and values. */
+static uint32_t giving_ranks(const struct ox_shape *shape) {
+    return shape->groups.contexts > 1 && ox_shape_head_ranks(shape) == 1 ? shape->groups.contexts : 1;
+}
+
 uint32_t ox_all_rows_slots(const struct ox_shape *shape) {
-    const uint32_t count = ox_shape_own_groups(shape);
+    const uint32_t count = ox_shape_head_ranks(shape) > 1 ? ox_shape_groups(shape) : ox_shape_own_groups(shape);
     const struct ox_sums order = order_of(count);
     return ox_sums_slots(&order, 0, count);
 }
@@ -371,19 +401,19 @@ uint32_t ox_all_rows_slots(const struct ox_shape *shape) {
 /* Where a rank of several gets what each has summed for its groups. */
 uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
-    return backward && shape->groups.contexts > 1
+    return backward && giving_ranks(shape) > 1
                ? all_elems(shape) * ox_shape_own_features(shape) * sizeof(float) : 0;
 }
 
 /* A group of features has its keys and values of all rows behind those of the one before. */
 void ox_all_rows_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const uint32_t groups = call->list->groups, in = call->node->in_count / groups;
-    const uint32_t width = call->node->out_count / groups;
+    const uint32_t apart = call->list->groups * ox_shape_head_ranks(shape);
+    const uint32_t in = call->node->in_count / apart, width = call->node->out_count / apart;
+    const uint32_t group = ox_node_is_whole(shape, call->node) ? 0 : shape->groups.first + call->job->group;
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
-        const uint64_t at = (g - call->list->group_first) * all_elems(shape) +
-                            (shape->groups.first + call->job->group) * group_elems(shape);
-        OX_RUN(&call->job->run, splice, .in = ox_node_group(call, call->in, in, g), .rows = shape->rows,
+        const uint64_t at = (g - call->list->group_first) * all_elems(shape) + group * group_elems(shape);
+        OX_RUN(&call->job->run, splice, .in = features_at(call, call->in, in, g), .rows = rows_at_once(shape),
                .in_width = in, .out = (unsigned char *)call->out + at * ox_real_bytes(shape->compute.real),
                .out_width = width, .part_count = 1, .parts = {{in - width, 0, 0, 0, width, 1}},
                .real = shape->compute.real);
@@ -393,7 +423,7 @@ void ox_all_rows_forward(const struct ox_node_call *call) {
 /* Adds what all ranks have summed for a group of rows, in a tree, into the first. */
 static void join_pieces(const struct ox_node_call *call, float *pieces) {
     const struct ox_shape *const shape = call->job->shape;
-    const uint32_t contexts = shape->groups.contexts > 1 ? shape->groups.contexts : 1;
+    const uint32_t contexts = giving_ranks(shape);
     const uint64_t elems = group_elems(shape), apart = elems * ox_shape_own_groups(shape);
     const struct ox_sums order = order_of(contexts);
     uint32_t stack[OX_LIST_VALUES_MAX], depth = 0;
@@ -411,15 +441,15 @@ static void join_pieces(const struct ox_node_call *call, float *pieces) {
 /* Puts the sums beside the gradient of the group's queries. */
 void ox_all_rows_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    const uint32_t groups = call->list->groups, in = call->node->in_count / groups;
-    const uint32_t width = call->node->out_count / groups;
-    float *const all = shape->groups.contexts > 1 ? call->scratch : call->dout;
+    const uint32_t apart = call->list->groups * ox_shape_head_ranks(shape);
+    const uint32_t in = call->node->in_count / apart, width = call->node->out_count / apart;
+    float *const all = giving_ranks(shape) > 1 ? call->scratch : call->dout;
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         float *const pieces =
             all + (g - call->list->group_first) * all_elems(shape) + call->job->group * group_elems(shape);
         join_pieces(call, pieces);
-        OX_RUN(&call->job->run, splice, .in = pieces, .rows = shape->rows, .in_width = width,
-               .out = ox_node_group(call, call->din, in, g), .residual = ox_node_group(call, call->dresidual, in, g),
+        OX_RUN(&call->job->run, splice, .in = pieces, .rows = rows_at_once(shape), .in_width = width,
+               .out = features_at(call, call->din, in, g), .residual = features_at(call, call->dresidual, in, g),
                .out_width = in, .part_count = 1, .parts = {{0, 0, in - width, 0, width, 1}},
                .real = shape->compute.real);
     }
@@ -430,79 +460,184 @@ void ox_all_rows_cost(struct ox_cost *cost, const struct ox_node *node, bool bac
                      (struct ox_cost_loop){.passes = (uint8_t)(backward ? 3 : 2), .ops = 1});
 }
 
+/* ---- rows exchanged for heads: a piece for each rank, of its heads, one group of rows after the other ---- */
+
+/* A row of a group of features, what it has of one rank's heads, and which parts of a row these are. */
+struct heads {
+    uint32_t width, own, part_count;
+    struct ox_splice_part parts[2];
+};
+static struct heads heads_of(const struct ox_node_call *call, uint32_t rank) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_model_config *const config = &shape->model->config;
+    const uint32_t ranks = ox_shape_head_ranks(shape), width = call->node->in_count / call->list->groups;
+    const uint32_t query = config->heads * config->head_dim / call->list->groups, key = (width - query) / 2;
+    struct heads of = {.width = width, .own = width / ranks, .part_count = key > 0 ? 2 : 1};
+    of.parts[0] = (struct ox_splice_part){rank * query / ranks, 0, 0, 0, query / ranks, 1};
+    of.parts[1] =
+        (struct ox_splice_part){query + rank * key / ranks, key, query / ranks, key / ranks, key / ranks, 2};
+    return of;
+}
+
+uint64_t ox_exchange_heads_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)backward;
+    return (uint64_t)shape->rows * ox_shape_own_groups(shape) * node->in_count / ox_shape_tensors(shape) *
+           ox_real_bytes(shape->compute.real);
+}
+
+/* Where the piece with a rank's heads of the call's rows lies. */
+static void *piece_at(const struct ox_node_call *call, uint32_t rank, uint32_t features, uint32_t own) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint64_t nth = (features - call->list->group_first) * ox_shape_head_ranks(shape) + rank;
+    const uint64_t rows = (nth * ox_shape_own_groups(shape) + call->job->group) * shape->rows;
+    return (unsigned char *)call->scratch + rows * own * ox_real_bytes(shape->compute.real);
+}
+
+/* Makes the pieces of rows. */
+static void take_apart(const struct ox_node_call *call, const void *rows) {
+    const struct ox_shape *const shape = call->job->shape;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        for (uint32_t i = 0; i < ox_shape_head_ranks(shape); i++) {
+            const struct heads of = heads_of(call, i);
+            OX_RUN(&call->job->run, splice, .in = ox_node_group(call, rows, of.width, g), .rows = shape->rows,
+                   .in_width = of.width, .out = piece_at(call, i, g, of.own), .out_width = of.own,
+                   .part_count = of.part_count, .parts = {of.parts[0], of.parts[1]}, .real = shape->compute.real);
+        }
+    }
+}
+
+/* Makes rows of the pieces that ranks have given. */
+static void put_together(const struct ox_node_call *call, void *rows) {
+    const struct ox_shape *const shape = call->job->shape;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        for (uint32_t i = 0; i < ox_shape_head_ranks(shape); i++) {
+            const struct heads of = heads_of(call, i);
+            void *const out = ox_node_group(call, rows, of.width, g);
+            OX_RUN(&call->job->run, splice, .in = piece_at(call, i, g, of.own), .rows = shape->rows,
+                   .in_width = of.own, .out = out, .residual = i == 0 ? NULL : out, .out_width = of.width,
+                   .part_count = of.part_count, .parts = {backward_of(&of.parts[0]), backward_of(&of.parts[1])},
+                   .real = shape->compute.real);
+        }
+    }
+}
+
+void ox_to_heads_forward(const struct ox_node_call *call) {
+    take_apart(call, call->in);
+}
+
+void ox_to_heads_backward(const struct ox_node_call *call) {
+    put_together(call, call->din);
+}
+
+void ox_to_rows_forward(const struct ox_node_call *call) {
+    put_together(call, call->out);
+}
+
+void ox_to_rows_backward(const struct ox_node_call *call) {
+    take_apart(call, call->dout);
+}
+
+void ox_exchange_heads_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    (void)backward;
+    ox_cost_add_loop(cost, cost->rows, (double)node->in_count / ox_shape_tensors(cost->shape),
+                     (struct ox_cost_loop){.passes = 2, .ops = (uint8_t)ox_shape_head_ranks(cost->shape)});
+}
+
+/* ---- attention of row groups ---- */
+
 /* Half of a group's rows, one chunk of every sequence, and the heads of a group of features. */
 struct half {
     struct ox_attention_shape shape;
     struct ox_attention_part part;
-    uint64_t row;                /* its first */
+    uint64_t row;                /* its first, of those that are done at once */
     uint64_t out_width, width;   /* elements of a row of what attention makes, and of what it reads */
     uint64_t kv_first;           /* where its keys of all rows begin */
     uint32_t features;
+    const int32_t *documents;
 };
 
-static struct half half_of(const struct ox_node_call *call, uint32_t nth, uint32_t features) {
+/* `group`: among those that are done at once. */
+static struct half half_of(const struct ox_node_call *call, uint32_t group, uint32_t nth, uint32_t features) {
     const struct ox_shape *const shape = call->job->shape;
-    const uint32_t group = shape->groups.first + call->job->group, chunks = 2 * shape->groups.all;
+    const bool whole = ox_node_is_whole(shape, call->node);
+    const int32_t *const documents = whole ? call->job->all_documents : call->job->documents;
+    const uint32_t number = whole ? group : shape->groups.first + group, chunks = 2 * shape->groups.all;
     struct half half = {.shape = group_attention(shape, call->node->window), .features = features};
     const uint32_t kv_width = 2 * half.shape.kv_heads * half.shape.head_dim;
     half.shape.seq = shape->seq / chunks;
-    half.row = (uint64_t)nth * half.shape.batch * half.shape.seq;
+    half.row = (whole ? (uint64_t)group * shape->rows : 0) + (uint64_t)nth * half.shape.batch * half.shape.seq;
     half.out_width = (uint64_t)half.shape.heads * half.shape.head_dim;
     half.width = half.out_width + kv_width;
     half.kv_first = (features - call->list->group_first) * all_elems(shape);
+    half.documents = documents == NULL ? NULL : documents + half.row;
     half.part = (struct ox_attention_part){
         .kv = call->pair_weights + half.kv_first,
-        .chunk = nth == 0 ? group : chunks - 1 - group, .chunks = chunks};
+        .chunk = nth == 0 ? number : chunks - 1 - number, .chunks = chunks};
     return half;
 }
 
 /* Where the half begins in rows of so many elements. */
 static void *half_at(const struct ox_node_call *call, const struct half *half, const void *rows, uint64_t width) {
-    return (unsigned char *)ox_node_group(call, rows, (uint32_t)width, half->features) +
+    return (unsigned char *)features_at(call, rows, width, half->features) +
            half->row * width * ox_real_bytes(call->job->shape->compute.real);
 }
 
 static float *half_lse(const struct ox_node_call *call, const struct half *half) {
-    return ox_node_group_floats(call, call->saved[0], half->shape.heads, half->features) +
-           half->row * half->shape.heads;
+    const uint64_t features = half->features - call->list->group_first;
+    return (float *)call->saved[0] + (features * rows_at_once(call->job->shape) + half->row) * half->shape.heads;
+}
+
+static void half_forward(const struct ox_node_call *call, const struct half *half) {
+    const struct ox_unit_job *const job = call->job;
+    OX_RUN(&call->job->run, attention_forward, .out = half_at(call, half, call->out, half->out_width),
+           .lse = half_lse(call, half), .qkv = half_at(call, half, call->in, half->width),
+           .positions = half->documents, .scratch = call->scratch, .shape = half->shape, .part = half->part,
+           .real = job->shape->compute.real);
+    ox_add_sinks(call, half->row, half->shape.seq);
 }
 
 void ox_attend_group_forward(const struct ox_node_call *call) {
-    const struct ox_unit_job *const job = call->job;
-    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
-        for (uint32_t nth = 0; nth < 2; nth++) {
-            const struct half half = half_of(call, nth, g);
-            OX_RUN(&call->job->run, attention_forward, .out = half_at(call, &half, call->out, half.out_width),
-                   .lse = half_lse(call, &half), .qkv = half_at(call, &half, call->in, half.width),
-                   .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
-                   .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
-            ox_add_sinks(call, half.row, half.shape.seq);
+    const struct span at_once = groups_at_once(call);
+    for (uint32_t group = at_once.first; group < at_once.past; group++) {
+        for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+            for (uint32_t nth = 0; nth < 2; nth++) {
+                const struct half half = half_of(call, group, nth, g);
+                half_forward(call, &half);
+            }
         }
     }
 }
 
-void ox_attend_group_backward(const struct ox_node_call *call) {
+/* Sets, or adds to, the gradients of all keys and values that begin at `dkv`. */
+static void half_backward(const struct ox_node_call *call, struct half half, float *dkv, bool adds) {
     const struct ox_unit_job *const job = call->job;
-    const struct ox_sums order = order_of(ox_shape_own_groups(job->shape));
-    const uint64_t elems = all_elems(job->shape) * ox_shape_own_features(job->shape);
-    const uint32_t slot = ox_sums_slot(&order, job->group), folds = ox_sums_folds(&order, job->group);
-    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
-        for (uint32_t nth = 0; nth < 2; nth++) {
-            struct half half = half_of(call, nth, g);
-            half.part.dkv = call->dweights + slot * elems + half.kv_first;
-            half.part.adds = nth > 0;
-            OX_RUN(&call->job->run, attention_backward, .dqkv = half_at(call, &half, call->din, half.width),
-                   .dout = half_at(call, &half, call->dout, half.out_width),
-                   .qkv = half_at(call, &half, call->in, half.width),
-                   .out = half_at(call, &half, call->out, half.out_width), .lse = half_lse(call, &half),
-                   .positions = job->documents == NULL ? NULL : job->documents + half.row, .scratch = call->scratch,
-                   .shape = half.shape, .part = half.part, .real = job->shape->compute.real);
-            ox_add_sinks_backward(call, half.row, half.shape.seq);
+    half.part.dkv = dkv + half.kv_first;
+    half.part.adds = adds;
+    OX_RUN(&call->job->run, attention_backward, .dqkv = half_at(call, &half, call->din, half.width),
+           .dout = half_at(call, &half, call->dout, half.out_width),
+           .qkv = half_at(call, &half, call->in, half.width),
+           .out = half_at(call, &half, call->out, half.out_width), .lse = half_lse(call, &half),
+           .positions = half.documents, .scratch = call->scratch, .shape = half.shape, .part = half.part,
+           .real = job->shape->compute.real);
+    ox_add_sinks_backward(call, half.row, half.shape.seq);
+}
+
+void ox_attend_group_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct span at_once = groups_at_once(call);
+    const struct ox_sums order = order_of(at_once.all);
+    const uint64_t elems = all_elems(shape) * ox_shape_own_features(shape);
+    for (uint32_t group = at_once.first; group < at_once.past; group++) {
+        const uint32_t slot = ox_sums_slot(&order, group), folds = ox_sums_folds(&order, group);
+        for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+            for (uint32_t nth = 0; nth < 2; nth++) {
+                half_backward(call, half_of(call, group, nth, g), call->dweights + slot * elems, nth > 0);
+            }
         }
-    }
-    for (uint32_t i = 1; i <= folds; i++) {
-        float *const sum = call->dweights + (slot - i) * elems;
-        OX_RUN(&call->job->run, add, .target = sum, .a = sum, .b = sum + elems, .count = elems);
+        for (uint32_t i = 1; i <= folds; i++) {
+            float *const sum = call->dweights + (slot - i) * elems;
+            OX_RUN(&call->job->run, add, .target = sum, .a = sum, .b = sum + elems, .count = elems);
+        }
     }
 }
 
@@ -539,8 +674,13 @@ const struct ox_node_row ox_node_rows[OX_NODE_CLAMP] = {
                       .backward = ox_loss_backward, .cost = ox_cost_loss},
     [OX_NODE_SPLICE] = {.may_skip_din = true, .adds = true, .forward = splice_forward, .backward = splice_backward,
                         .cost = ox_cost_splice},
-    [OX_NODE_ALL_ROWS] = {.adds = true, .cuts = true, .scratch = ox_all_rows_scratch, .forward = ox_all_rows_forward,
-                          .backward = ox_all_rows_backward, .cost = ox_all_rows_cost},
+    [OX_NODE_ALL_ROWS] = {.adds = true, .ends = OX_ENDS_BEHIND, .scratch = ox_all_rows_scratch,
+                          .forward = ox_all_rows_forward, .backward = ox_all_rows_backward, .cost = ox_all_rows_cost},
+    [OX_NODE_TO_HEADS] = {.ends = OX_ENDS_BEHIND, .scratch = ox_exchange_heads_scratch,
+                          .forward = ox_to_heads_forward, .backward = ox_to_heads_backward,
+                          .cost = ox_exchange_heads_cost},
+    [OX_NODE_TO_ROWS] = {.ends = OX_ENDS_BEFORE, .scratch = ox_exchange_heads_scratch, .forward = ox_to_rows_forward,
+                         .backward = ox_to_rows_backward, .cost = ox_exchange_heads_cost},
     [OX_NODE_ACT] = {.reads = OX_READS_IN, .over = OX_OVER_IN, .forward = act_forward, .backward = act_backward,
                      .cost = ox_cost_act},
     [OX_NODE_DROP] = {.may_skip_din = true, .adds = true, .forward = ox_drop_forward, .backward = ox_drop_backward,

@@ -179,6 +179,7 @@ static void add_backward(struct ox_schedule *schedule) {
         OX_ASSERT(step.dresidual == OX_NO_VALUE || row_of(node)->adds);
         if (schedule->flows[node->in] || !row_of(node)->may_skip_din) {
             step.din = add_value(schedule, list->values[node->in].bytes);
+            list->values[step.din].shared = list->values[node->in].shared;
             list->values[step.din].home = home_of_din(schedule, &step, step.din);
         }
         grads[node->in] = schedule->flows[node->in] ? step.din : OX_NO_VALUE;
@@ -194,10 +195,8 @@ static void add_scratch(struct ox_schedule *schedule) {
         const struct ox_node_row *const row = row_of(node);
         const uint64_t bytes = row->scratch == NULL ? 0 : row->scratch(schedule->list.shape, node, step->backward);
         step->scratch = bytes == 0 ? OX_NO_VALUE : add_value(schedule, bytes);
-        if (row->cuts && step->scratch != OX_NO_VALUE) { /* other ranks write it; over what they gave before, if here */
-            schedule->list.values[step->scratch].shared = true;
-            schedule->list.values[step->scratch].home =
-                schedule->pass == OX_PASS_BACKWARD ? home_of(schedule, node->out) : step->scratch;
+        if (ox_node_cut_count(schedule->list.shape, node) > 0 && step->scratch != OX_NO_VALUE) {
+            schedule->list.values[step->scratch].shared = true; /* other ranks read or write it */
         }
     }
 }
@@ -206,11 +205,13 @@ static void add_phases(struct ox_schedule *schedule) {
     uint32_t phase = 0;
     for (uint32_t i = 0; i < schedule->step_count; i++) {
         struct ox_schedule_step *const step = &schedule->steps[i];
-        const uint32_t cuts = ox_node_cut_count(schedule->list.shape, &schedule->list.nodes[step->node_idx]);
-        phase += step->backward ? cuts : 0;
+        const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+        const uint32_t cuts = ox_node_cut_count(schedule->list.shape, node);
+        const bool before = ox_node_cuts_before(node, step->backward);
+        phase += before ? cuts : 0;
         step->phase = phase;
         step->parts = ox_schedule_crossings(schedule, step, NULL);
-        phase += step->parts + (step->backward ? 0 : cuts);
+        phase += step->parts + (before ? 0 : cuts);
     }
 }
 
@@ -369,31 +370,49 @@ static uint64_t lowest(const struct ox_schedule *schedule, enum ox_pass_memory m
     return best;
 }
 
-/* Gives what row groups have in common places of its own, because groups come to a phase one after the other. */
-static void place_shared(struct ox_schedule *schedule) {
+/* What row groups have in common is needed in whole phases, because groups come to a phase one after the other. */
+static void widen_lives(struct ox_schedule *schedule) {
+    const struct ox_schedule_step *const steps = schedule->steps;
     for (uint32_t v = 1; v < schedule->list.value_count; v++) {
-        struct ox_place *const place = &schedule->places[v];
-        if (schedule->list.values[v].shared && home_of(schedule, v) == v && place->memory == OX_MEMORY_NONE &&
-            schedule->lives[v].first != UINT32_MAX) {
-            *place = (struct ox_place){.memory = OX_MEMORY_SHARED_WORK, .offset = schedule->shared_work_bytes};
-            schedule->shared_work_bytes += ox_align_up(schedule->list.values[v].bytes, VALUE_ALIGN_BYTES);
+        struct ox_life *const life = &schedule->lives[v];
+        if (!schedule->list.values[v].shared || life->first == UINT32_MAX) {
+            continue;
         }
+        const uint32_t begin = steps[life->first].phase, end = steps[life->last].phase + steps[life->last].parts;
+        while (life->first > 0 && steps[life->first - 1].phase + steps[life->first - 1].parts >= begin) {
+            life->first--;
+        }
+        while (life->last + 1 < schedule->step_count && steps[life->last + 1].phase <= end) {
+            life->last++;
+        }
+    }
+}
+
+/* The largest value that has no place yet, of those that row groups have in common, or of the others; 0: none. */
+static uint32_t largest_open(const struct ox_schedule *schedule, bool shared) {
+    uint32_t next = 0;
+    for (uint32_t v = 1; v < schedule->list.value_count; v++) {
+        const bool is_open = home_of(schedule, v) == v && schedule->lives[v].first != UINT32_MAX &&
+                             schedule->places[v].memory == OX_MEMORY_NONE && schedule->list.values[v].shared == shared;
+        next = is_open && (next == 0 || schedule->list.values[v].bytes > schedule->list.values[next].bytes) ? v : next;
+    }
+    return next;
+}
+
+/* Gives what row groups have in common places of its own. */
+static void place_shared(struct ox_schedule *schedule) {
+    for (uint32_t next; (next = largest_open(schedule, true)) != 0;) {
+        const uint64_t offset = lowest(schedule, OX_MEMORY_SHARED_WORK, next);
+        schedule->places[next] = (struct ox_place){.memory = OX_MEMORY_SHARED_WORK, .offset = offset};
+        schedule->shared_work_bytes =
+            ox_max_u64(schedule->shared_work_bytes,
+                       offset + ox_align_up(schedule->list.values[next].bytes, VALUE_ALIGN_BYTES));
     }
 }
 
 /* Places the rest by size, largest first; in a pass with kept values where those have left room, if it fits there. */
 static void place_rest(struct ox_schedule *schedule) {
-    for (;;) {
-        uint32_t next = 0;
-        for (uint32_t v = 1; v < schedule->list.value_count; v++) {
-            const bool is_open = home_of(schedule, v) == v && schedule->lives[v].first != UINT32_MAX &&
-                                 schedule->places[v].memory == OX_MEMORY_NONE;
-            next = is_open && (next == 0 || schedule->list.values[v].bytes > schedule->list.values[next].bytes)
-                       ? v : next;
-        }
-        if (next == 0) {
-            return;
-        }
+    for (uint32_t next; (next = largest_open(schedule, false)) != 0;) {
         const uint64_t bytes = ox_align_up(schedule->list.values[next].bytes, VALUE_ALIGN_BYTES);
         struct ox_place place = {.memory = OX_MEMORY_KEPT, .offset = lowest(schedule, OX_MEMORY_KEPT, next)};
         if (place.offset > schedule->kept_bytes || bytes > schedule->kept_bytes - place.offset) {
@@ -427,6 +446,7 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     add_scratch(out);
     add_phases(out);
     find_lives(out);
+    widen_lives(out);
     /* What the caller lends is placed first: ends of the stage, then what is kept for backward; the rest by size in
      * what is left. */
     out->places[home_of(out, list->in)].memory = OX_MEMORY_X;
@@ -505,11 +525,12 @@ void ox_schedule_run(const struct ox_schedule *schedule, struct ox_unit_job *job
         const struct ox_schedule_step *const step = &schedule->steps[i];
         const bool all = phase == OX_SCHEDULE_ALL_PHASES;
         gaps_are_clear |= step->backward && !all && step->phase < phase;
-        if (!all && (step->phase > phase || step->phase + step->parts < phase)) {
+        const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
+        const bool done = job->group > 0 && ox_node_is_whole(job->shape, node); /* with the first group */
+        if (done || (!all && (step->phase > phase || step->phase + step->parts < phase))) {
             continue;
         }
         OX_ASSERT(!all || step->parts == 0);
-        const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
         const struct ox_node_call call = {
             .job = job, .list = &schedule->list, .node = node, .weights = weights,
             .part = all ? 0 : phase - step->phase,

@@ -18,6 +18,8 @@ struct checker {
     uint32_t made[OX_LIST_NODES_MAX];     /* how often forward of a node has run */
     uint32_t done[OX_LIST_NODES_MAX];     /* and its backward */
     uint32_t written[OX_LIST_VALUES_MAX]; /* of a value: the phase behind that in which it was written; 0: before all */
+    uint32_t used[OX_LIST_VALUES_MAX];    /* of a home: the phase behind that in which a step read or wrote it last */
+    bool at_once[OX_LIST_VALUES_MAX];     /* of a value: a step for all row groups has written it */
     uint32_t phase;
     uint32_t adds[OX_ROLE_COUNT + 1];     /* additions to the gradient of a tensor */
     enum ox_status status;
@@ -144,14 +146,24 @@ static void check_place(struct checker *c, uint32_t value) {
 
 /* ---- reading and writing ---- */
 
+/* Whether a step is for all row groups: of attention and of its keys and values, where ranks divide heads. */
+static bool is_whole(const struct checker *c) {
+    const struct ox_row_groups *const groups = &c->list->shape->groups;
+    const enum ox_node_kind kind = node_of(c, &c->schedule->steps[c->step_idx])->kind;
+    return groups->contexts > 1 && groups->mode == OX_CONTEXT_ULYSSES &&
+           (kind == OX_NODE_ATTEND || kind == OX_NODE_ALL_ROWS);
+}
+
 static void read_value(struct checker *c, uint32_t value) {
     if (value == OX_NO_VALUE) {
         return;
     }
     demand(c, is_value(c, value) && c->content[home_of(c, value)] == value, "what is read is not there", value);
     if (c->status == OX_OK && c->list->values[value].shared) {
-        demand(c, c->written[value] <= c->schedule->steps[c->step_idx].phase,
+        const bool at_once = c->at_once[value] && is_whole(c);
+        demand(c, at_once || c->written[value] <= c->schedule->steps[c->step_idx].phase,
                "what row groups have in common is read before all of them have made it", value);
+        c->used[home_of(c, value)] = c->schedule->steps[c->step_idx].phase + 1;
     }
 }
 
@@ -174,13 +186,18 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
         demand(c, reads[i] == OX_NO_VALUE || may || !overlap(c, home_of(c, reads[i]), home),
                "a step writes over what it reads", value);
     }
+    const uint32_t phase = c->schedule->steps[c->step_idx].phase;
     for (uint32_t h = 1; h < c->list->value_count; h++) {
         if (c->content[h] != OX_NO_VALUE && overlap(c, h, home)) {
+            demand(c, !c->list->values[h].shared || h == home || c->used[h] <= phase,
+                   "what row groups have in common is written over while one of them may need it", value);
             c->content[h] = OX_NO_VALUE;
         }
     }
     c->content[home] = value;
-    c->written[value] = c->schedule->steps[c->step_idx].phase + 1;
+    c->written[value] = phase + 1;
+    c->used[home] = phase + 1;
+    c->at_once[value] = is_whole(c);
 }
 
 /* ---- steps ---- */
@@ -204,13 +221,15 @@ static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step)
     return count;
 }
 
-/* A phase ends behind the forward of a node that cuts, and before its backward, and behind each part of a step. */
+/* A phase ends behind the forward of a node that cuts, and before its backward, or the other way round; and behind each
+ * part of a step. */
 static void check_phase(struct checker *c, const struct ox_schedule_step *step) {
     const uint32_t cuts = ox_node_cut_count(c->list->shape, node_of(c, step)), parts = parts_of(c, step);
-    c->phase += step->backward ? cuts : 0;
+    const bool before = step->backward == (ox_node_row_of(node_of(c, step))->ends == OX_ENDS_BEHIND);
+    c->phase += before ? cuts : 0;
     demand(c, step->phase == c->phase, "a step belongs to another phase; its phase is the value", step->phase);
     demand(c, step->parts == parts, "a step has another number of parts, which is the value", step->parts);
-    c->phase += parts + (step->backward ? 0 : cuts);
+    c->phase += parts + (before ? 0 : cuts);
 }
 
 static void check_forward(struct checker *c, const struct ox_schedule_step *step) {
@@ -287,6 +306,8 @@ static void check_gradients(struct checker *c, const struct ox_schedule_step *st
     demand(c, is_value(c, step->din) && (step->din == OX_NO_VALUE ||
                                          c->list->values[step->din].bytes == c->list->values[node->in].bytes),
            "a gradient has not the size of its value", step->din);
+    demand(c, step->din == OX_NO_VALUE || c->list->values[step->din].shared == c->list->values[node->in].shared,
+           "a gradient is not as much in common as its value", step->din);
     c->grads[node->in] = is_wanted(c, node->in) ? step->din : OX_NO_VALUE;
     check_weights(c, step);
     for (uint32_t k = 0; k < ox_node_row_of(node)->weight_count; k++) {

@@ -104,8 +104,19 @@ struct ox_plan_work ox_unit_cost(const struct ox_shape *shape, const struct ox_u
     return cost_before(&schedule, UINT32_MAX);
 }
 
-/* The cuts at a step: of a gather the whole, in place; of an exchange from the gradient of the whole to what its
- * backward reads. Of each group of features its own part. Returns how many. */
+static uint8_t role_of(struct ox_place place) {
+    return place.memory == OX_MEMORY_SHARED_KEPT ? OX_USE_KEPT : OX_USE_SCRATCH;
+}
+
+/* The value that all row groups have in common, or its gradient, to which a step brings pieces or from which it takes
+ * them. */
+static uint32_t in_common(const struct ox_schedule_step *step, const struct ox_node *node) {
+    const bool takes = ox_node_row_of(node)->ends == OX_ENDS_BEFORE;
+    return step->backward ? (takes ? step->din : step->dout) : takes ? node->in : node->out;
+}
+
+/* The cuts at a step: of a gather the whole, in place; of an exchange from the whole, or its gradient, to the step's
+ * scratch, which it reads, or the other way round. Of each group of features its own part. Returns how many. */
 static uint32_t cuts_at(const struct ox_schedule *schedule, const struct ox_schedule_step *step,
                         struct ox_plan_cut *out) {
     const struct ox_list *const list = &schedule->list;
@@ -114,14 +125,15 @@ static uint32_t cuts_at(const struct ox_schedule *schedule, const struct ox_sche
     if (count == 0) {
         return 0;
     }
-    const struct ox_place from = schedule->places[list->values[step->backward ? step->dout : node->out].home];
-    const struct ox_place to = step->backward ? schedule->places[list->values[step->scratch].home] : from;
-    const uint64_t each = list->values[node->out].bytes / count;
-    OX_ASSERT(from.memory == to.memory);
+    const bool gathers = !step->backward && step->scratch == OX_NO_VALUE;
+    const bool gives = ox_node_cuts_before(node, step->backward);
+    const struct ox_place whole = schedule->places[list->values[in_common(step, node)].home];
+    const struct ox_place pieces = gathers ? whole : schedule->places[list->values[step->scratch].home];
+    const struct ox_place from = gives ? whole : pieces, to = gives ? pieces : whole;
+    const uint64_t each = list->values[gathers ? node->out : step->scratch].bytes / count;
     for (uint32_t i = 0; i < count; i++) {
-        out[i] = (struct ox_plan_cut){.kind = step->backward ? OX_CUT_EXCHANGE : OX_CUT_GATHER,
-                                      .axis = OX_AXIS_CONTEXT,
-                                      .role = from.memory == OX_MEMORY_SHARED_KEPT ? OX_USE_KEPT : OX_USE_SCRATCH,
+        out[i] = (struct ox_plan_cut){.kind = gathers ? OX_CUT_GATHER : OX_CUT_EXCHANGE, .axis = OX_AXIS_CONTEXT,
+                                      .role = role_of(to), .across = from.memory != to.memory,
                                       .source = from.offset + i * each, .target = to.offset + i * each,
                                       .bytes = each};
     }
@@ -260,7 +272,7 @@ static void run_group(const struct ox_schedule *schedule, struct ox_unit_job *jo
     of.ids = rows_of(job->ids, job->shape, group);
     of.positions = rows_of(job->positions, job->shape, group);
     of.targets = rows_of(job->targets, job->shape, group);
-    of.documents = rows_of(job->documents, job->shape, group);
+    of.documents = rows_of(job->documents, job->shape, group); /* but all_documents are in common */
     struct ox_route_losses losses;
     if (job->losses != NULL) {
         losses = *job->losses;

@@ -36,8 +36,16 @@ uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batc
  * for what attention sees of other groups. A rank has `count` groups from `first` on: x, y, dx, ids, positions and
  * targets lie one group behind the other, and each gradient has a sum for each group, one behind the other. The groups
  * are divided among `contexts` ranks, which do the pass phase by phase (ox_unit_cuts). */
+/* How several ranks see each other's keys and values; no bit depends on it. */
+enum ox_context_mode {
+    OX_CONTEXT_GATHER,  /* each has all keys and values of a block while it computes attention of its own rows */
+    OX_CONTEXT_ULYSSES, /* they exchange rows for heads and back: each computes attention of all rows for its part of
+                           the heads (Jacobs et al., arXiv 2309.14509) */
+    OX_CONTEXT_MODE_COUNT
+};
 struct ox_row_groups {
     uint32_t all, first, count, contexts; /* zeros: one group */
+    enum ox_context_mode mode;
 };
 /* Where `ranks` divide the experts of every layer, each has one of as many groups in a row, which a stage has together
  * (ox_shape_begins_stage), and rows go to the rank that has their expert and back. Number `at` has the shape. */
@@ -94,6 +102,11 @@ static inline uint32_t ox_shape_own_groups(const struct ox_shape *shape) {
     return shape->groups.count > 0 ? shape->groups.count : 1;
 }
 
+/* How many ranks divide the heads of attention among them, and so do it for all rows; 1: none does. */
+static inline uint32_t ox_shape_head_ranks(const struct ox_shape *shape) {
+    return shape->groups.mode == OX_CONTEXT_ULYSSES && shape->groups.contexts > 1 ? shape->groups.contexts : 1;
+}
+
 /* How many ranks divide groups of features, and which of these the shape's has. */
 static inline uint32_t ox_shape_tensors(const struct ox_shape *shape) {
     return shape->features.ranks > 1 ? shape->features.ranks : 1;
@@ -123,6 +136,7 @@ struct ox_unit_job {
     const struct ox_head_args *head; /* of the head's passes, which set it */
     const int32_t *ids, *positions, *targets; /* (rows); a document begins where its position is 0 */
     const int32_t *documents;                 /* the positions; NULL: every sequence is one document */
+    const int32_t *all_documents;             /* where ranks divide heads: those of all row groups, likewise */
     const float *cos_table, *sin_table;       /* (seq, rotary_dim / 2): of the unit's rotation */
     const struct ox_cache *cache;             /* for the forward pass of a block with batch 1; else NULL */
     void *work;                               /* ox_unit_work_bytes() */

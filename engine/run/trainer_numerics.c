@@ -254,6 +254,34 @@ static enum ox_status check_context_tree(const struct ox_trainer *trainer, uint3
                                  "which is no power of two; use %u", contexts, own, groups);
 }
 
+/* Whether ranks can divide the heads of attention. */
+static enum ox_status check_heads(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_model *const model = engine->model;
+    const uint32_t groups = ox_model_groups(&model->config), heads = model->config.kv_heads / groups;
+    uint32_t most = engine->contexts;
+    bool sinks = false;
+    if (engine->context_mode != OX_CONTEXT_ULYSSES || engine->contexts <= 1) {
+        return OX_OK;
+    }
+    for (uint32_t i = 0; i < model->tensor_count; i++) {
+        sinks |= model->tensors[i].role == OX_ROLE_SINKS;
+    }
+    if (sinks) {
+        return ox_fail(OX_E_CONFIG, "--context-parallel-mode ulysses: does not exist yet for models whose attention "
+                       "has sinks; use gather");
+    }
+    while (heads % most != 0) {
+        most--;
+    }
+    if (most == engine->contexts) {
+        return OX_OK;
+    }
+    return ox_fail(OX_E_CONFIG, "--context-parallel-mode ulysses: %u key/value heads%s for %u ranks; use gather, or "
+                   "--context-parallel-size %u", heads, groups > 1 ? " in a group of features" : "", engine->contexts,
+                   most);
+}
+
 enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch, uint32_t sum_groups) {
     struct ox_engine_config *const engine = &trainer->engine_config;
     uint64_t *const given = &trainer->config.train.context_groups;
@@ -294,6 +322,7 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
                        (uint32_t)ox_align_up(seq, 2 * groups));
     }
     *given = groups;
+    OX_TRY(check_heads(trainer));
     return check_context_tree(trainer, groups, of_batch, sum_groups);
 }
 

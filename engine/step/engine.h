@@ -77,6 +77,7 @@ struct ox_engine_config {
     enum ox_pipe_schedule schedule; /* in which order they do them */
     uint32_t context_groups;    /* of rows of a sequence, each computed and summed by itself; 0: 1 */
     uint32_t contexts;          /* ranks that divide these groups, a divisor of them and of `ranks` / `pipe`; 0: 1 */
+    enum ox_context_mode context_mode; /* how these see each other's keys and values */
     uint32_t tensors;           /* ranks that divide the model's groups of features, a divisor of them and of `ranks` /
                                    `pipe`; 0: 1 */
     uint32_t experts;           /* ranks that divide the experts of every layer, which are units of their own: those

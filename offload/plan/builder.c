@@ -155,7 +155,7 @@ void ox_build_cross(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, e
         return;
     }
     const struct ox_plan_cut *const cut = &of->cuts[phase];
-    const uint32_t at = cut->role == OX_USE_KEPT ? *ox_build_act_slot(b, b->scratch->kept, stage_idx, mb_idx) : room;
+    const uint32_t kept = *ox_build_act_slot(b, b->scratch->kept, stage_idx, mb_idx);
     struct ox_task *const task = ox_build_stage_task(b, OX_TASK_MOVE, stage_idx, mb_idx);
     task->lane = OX_LANE_LINK;
     task->move = OX_MOVE_ROWS;
@@ -163,7 +163,10 @@ void ox_build_cross(struct ox_builder *b, uint32_t stage_idx, uint32_t mb_idx, e
     task->phase = (uint8_t)phase;
     task->pass = (uint8_t)pass;
     task->slot = cut->kind == OX_CUT_ROUND ? cut->round : 0;
-    ox_build_updates(task, at, OX_USE_TARGET);
+    ox_build_updates(task, cut->role == OX_USE_KEPT ? kept : room, OX_USE_TARGET);
+    if (cut->across) {
+        ox_build_reads(task, cut->role == OX_USE_KEPT ? room : kept, OX_USE_SOURCE);
+    }
     ox_build_count_peers(b, task);
 }
 

@@ -21,8 +21,8 @@ struct ox_plan_work {
 };
 
 /* Where a pass needs what other ranks make of the same micro-batch. It ends a phase of the pass, and a task of the link
- * comes before the next phase. It works on two regions of one of the pass's buffers; those of its scratch stay from
- * phase to phase. All members of the group on the axis have pieces of the same size. */
+ * comes before the next phase. It works on two regions of the pass's scratch, of what it keeps, or on one of each;
+ * those of its scratch stay from phase to phase. All members of the group on the axis have pieces of the same size. */
 enum ox_cut_kind {
     OX_CUT_GATHER,   /* each member has its piece at its place of the target, which has all pieces then */
     OX_CUT_EXCHANGE, /* each member has a piece for every member in the source; in the target it has then, in the order
@@ -35,7 +35,8 @@ enum ox_cut_kind {
 };
 struct ox_plan_cut {
     uint8_t kind, axis;
-    uint8_t role;            /* OX_USE_SCRATCH or OX_USE_KEPT */
+    uint8_t role;            /* of the target: OX_USE_SCRATCH or OX_USE_KEPT */
+    bool across;             /* EXCHANGE: the source is in the other one of these */
     uint8_t round;           /* ROUND: from 1 on; of the last one rows are only given back */
     uint64_t source, target; /* where the regions begin; of a gather the same */
     uint64_t bytes;          /* of all pieces; ROUND: the most that a member gets, which is the most that it gives */

@@ -416,6 +416,28 @@ static bool is_round(const struct effects *e, const struct ox_plan_pass *pass, u
     return fits;
 }
 
+/* Whether a cut's regions lie in the buffers that it names, and not over each other. */
+static bool regions_fit(const struct ox_plan_cut *cut, const struct ox_plan_stage *stage,
+                        const struct ox_plan_pass *pass) {
+    const bool to_kept = cut->role == OX_USE_KEPT, from_kept = to_kept != cut->across;
+    const uint64_t to = to_kept ? stage->kept_bytes : pass->scratch_bytes;
+    const uint64_t from = from_kept ? stage->kept_bytes : pass->scratch_bytes;
+    const bool overlap = !cut->across && cut->source < cut->target + cut->bytes &&
+                         cut->target < cut->source + cut->bytes;
+    const bool in_place = !cut->across && cut->source == cut->target;
+    return cut->source + cut->bytes <= from && cut->target + cut->bytes <= to &&
+           (cut->kind == OX_CUT_GATHER ? in_place : !overlap);
+}
+
+/* Where a cut goes from one buffer of the pass to the other, what the phase has left in the first one stays. */
+static void cross_from(struct effects *e, const struct ox_plan_cut *cut, bool backward) {
+    const enum ox_holding what = cut->role == OX_USE_KEPT ? ROOM : PART_KEPT;
+    if (cut->across) {
+        ox_effects_need(e, OX_USE_SOURCE, ox_effects_compute_tier(e),
+                        ox_content_within(what, e->task, backward, e->task->phase, false));
+    }
+}
+
 /* What a phase leaves for those of other ranks goes there, behind that phase and before the next one: a piece of the
  * same size to each of the others, and one from each. */
 static void cross(struct effects *e) {
@@ -441,14 +463,13 @@ static void cross(struct effects *e) {
         (!of_round && e->task->slot != 0) || (cut->role != OX_USE_KEPT && cut->role != OX_USE_SCRATCH)) {
         ox_effects_reject(e, "moves pieces along an axis that has no other ranks, or of different sizes");
     }
-    const bool overlap = cut->source < cut->target + cut->bytes && cut->target < cut->source + cut->bytes;
-    if (of_round && !is_round(e, pass, room)) {
+    if (of_round && (cut->across || !is_round(e, pass, room))) {
         ox_effects_reject(e, "moves rows of experts in another round, or beyond their buffer");
     }
-    if (!of_round && (ox_max_u64(cut->source, cut->target) + cut->bytes > room ||
-                      (cut->kind == OX_CUT_GATHER ? cut->source != cut->target : overlap))) {
+    if (!of_round && !regions_fit(cut, stage, pass)) {
         ox_effects_reject(e, "moves pieces over each other or beyond their buffer");
     }
+    cross_from(e, cut, backward);
     ox_effects_change(e, OX_USE_TARGET, ox_effects_compute_tier(e), from_to);
     ox_effects_count(e, OX_LINK_PEER_IN, of_round ? OX_TRAFFIC_TOKENS : OX_TRAFFIC_ACTIVATIONS, others);
     ox_effects_count(e, OX_LINK_PEER_OUT, of_round ? OX_TRAFFIC_TOKENS : OX_TRAFFIC_ACTIVATIONS, others);

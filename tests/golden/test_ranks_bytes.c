@@ -15,7 +15,8 @@ static const char model_config[] =
     "\"n_inner\": 7616, \"n_layer\": 2, \"n_positions\": 130, \"vocab_size\": 126, "
     "\"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"tie_word_embeddings\": false}";
 
-enum { VOCAB = 126, CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4 };
+enum { VOCAB = 126, CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4,
+       BLOCKS = 2 };
 
 /* The endpoints of the engine that was opened last. */
 static struct ox_comm *endpoints[RANKS_MAX];
@@ -267,6 +268,39 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
     harness_close(&harness);
 }
 
+/* ---- rows of sequences --------------------------------------------------------------------------------- */
+
+/* What a rank of c receives of activations in a step, and sends, of R rows with q elements of keys, a of queries, of e
+ * = 4 bytes, for each block and micro-batch. Gathering keys and values takes 2 q R (c - 1) / c elements in forward,
+ * again in a backward that recomputes, and there their gradients. Exchanging rows for heads takes (2 a + 2 q) R / c
+ * (c - 1) / c elements: queries, keys and values there, what attention makes of them back; again in a backward that
+ * recomputes; and in backward the gradients of all these. */
+static void check_context(const char *config, uint32_t contexts, enum ox_context_mode mode, bool keeps) {
+    struct harness_run run = {.ranks = contexts, .contexts = contexts, .context_groups = contexts,
+                              .context_mode = mode, .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32,
+                              .model_folder = config, .batch = 1, .seq = SEQ, .micro_batches = 2, .sum_groups = 1};
+    struct harness_place place = on_host;
+    struct harness harness;
+    struct ox_step_result result;
+    place.request.kept_units = keeps ? BLOCKS : 0;
+    harness_open(&run, &place, &harness);
+    const struct ox_model_config *const model = &harness.model->config;
+    const uint64_t q = (uint64_t)model->kv_heads * model->head_dim, a = (uint64_t)model->heads * model->head_dim;
+    const uint64_t each = mode == OX_CONTEXT_GATHER ? 2 * q * SEQ * (keeps ? 4 + 4 : 2 * 4 + 4)
+                                                    : (keeps ? 2 : 3) * 4 * (SEQ / contexts) * (2 * a + 2 * q);
+    const uint64_t expected = each * (contexts - 1) / contexts * BLOCKS * run.micro_batches;
+    CHECK(ox_engine_plan_of(harness.engine)->input.placement.kept_units == (keeps ? BLOCKS : 0));
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        take_step(&harness, &run, step, &result);
+        CHECK(result.traffic[OX_LINK_PEER_IN][OX_TRAFFIC_ACTIVATIONS] == expected * contexts);
+        CHECK(result.traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_ACTIVATIONS] == expected * contexts);
+        CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);
+    }
+    printf("%u ranks, rows of sequences, mode %d%s: each way and rank %llu bytes of activations\n", contexts, mode,
+           keeps ? ", kept" : "", (unsigned long long)expected);
+    harness_close(&harness);
+}
+
 int main(void) {
     char config[512], tied[512], text[sizeof model_config];
     snprintf(config, sizeof config, "%s", files_write_text("config.json", model_config));
@@ -296,6 +330,12 @@ int main(void) {
             check_pipe(tied, 2, 1, (enum ox_pipe_schedule)schedule);
             check_pipe(tied, 3, 1, (enum ox_pipe_schedule)schedule);
             check_pipe(tied, 2, 2, (enum ox_pipe_schedule)schedule);
+        }
+    }
+    for (int mode = 0; mode < OX_CONTEXT_MODE_COUNT; mode++) {
+        for (uint32_t contexts = 2; contexts <= RANKS_MAX; contexts *= 2) {
+            check_context(config, contexts, (enum ox_context_mode)mode, false);
+            check_context(config, contexts, (enum ox_context_mode)mode, true);
         }
     }
     return test_end();

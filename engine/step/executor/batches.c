@@ -34,11 +34,12 @@ void ox_rank_copy_batches(struct ox_rank *rank, const struct ox_rank *from) {
     }
 }
 
-/* Brings rows of a micro-batch into the order of row groups: of each group two chunks of every sequence. */
-static void take_rows(const struct ox_shape *shape, const int32_t *from, int32_t *to) {
+/* Brings rows of a micro-batch into the order of row groups, `count` of them: of each group two chunks of every
+ * sequence. */
+static void take_rows(const struct ox_shape *shape, uint32_t first, uint32_t count, const int32_t *from, int32_t *to) {
     const uint32_t chunks = 2 * shape->groups.all, seq = shape->seq / chunks;
-    for (uint32_t i = 0; i < 2 * shape->groups.count; i++) {
-        const uint32_t group = shape->groups.first + i / 2, chunk = i % 2 == 0 ? group : chunks - 1 - group;
+    for (uint32_t i = 0; i < 2 * count; i++) {
+        const uint32_t group = first + i / 2, chunk = i % 2 == 0 ? group : chunks - 1 - group;
         for (uint32_t k = 0; k < shape->batch; k++, to += seq) {
             memcpy(to, from + (uint64_t)k * shape->seq + (uint64_t)chunk * seq, seq * sizeof *to);
         }
@@ -47,11 +48,15 @@ static void take_rows(const struct ox_shape *shape, const int32_t *from, int32_t
 
 static void take_groups(const struct ox_rank *rank, const struct ox_plan *plan) {
     unsigned char *const all = ox_tiers_resident(&rank->tiers, plan, plan->batch_host_buf).ptr;
+    const struct ox_row_groups *const groups = &rank->shape.groups;
     const uint64_t rows = ox_engine_batch_rows(&rank->shape), own = ox_engine_group_rows(&rank->shape);
     for (uint32_t i = 0; i < plan->micro_batches && own > 0; i++) {
         int32_t *const given = (int32_t *)(all + i * rank->batch_bytes);
         for (uint32_t kind = 0; kind < 3; kind++) {
-            take_rows(&rank->shape, given + kind * rows, given + 3 * rows + kind * own);
+            take_rows(&rank->shape, groups->first, groups->count, given + kind * rows, given + 3 * rows + kind * own);
+        }
+        if (ox_shape_head_ranks(&rank->shape) > 1) {
+            take_rows(&rank->shape, 0, groups->all, given + rows, given + 3 * (rows + own));
         }
     }
 }

@@ -80,6 +80,7 @@ static struct ox_unit_job stage_job(const struct issue *is) {
         job.reference = rank->shape.objective.pairs
                             ? (const double *)(const void *)(batch + ox_engine_batch_ids_bytes(&rank->shape)) : NULL;
         job.documents = rank->packed[is->task->mb_idx] ? job.positions : NULL;
+        job.all_documents = job.documents == NULL ? NULL : job.ids + 3 * own;
     }
     const float *const angles = view_if(is, OX_USE_CONST);
     if (angles != NULL) {

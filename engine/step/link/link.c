@@ -604,8 +604,9 @@ static enum ox_status pass_round(struct ox_rank *rank, const struct ox_task *tas
     return status;
 }
 
-/* Brings the pieces of all members together, or to each member those for it. */
-static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, unsigned char *room) {
+/* Brings the pieces of all members together, or to each member those for it. `from`: the room of the source. */
+static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, unsigned char *room,
+                            const unsigned char *from) {
     const struct ox_plan_cut *const cut = ox_plan_task_cut(&rank->plan->input, task);
     struct ox_comm *const comm = rank->along[cut->axis];
     const uint64_t piece = cut->bytes / comm->count;
@@ -624,11 +625,11 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
     }
     if (cut->kind == OX_CUT_GATHER) {
         return gather(rank, comm, &(struct ox_comm_gather){
-            .source = room + cut->source + cuts.at[comm->rank], .target = room + cut->target, .cuts = cuts.at,
+            .source = from + cut->source + cuts.at[comm->rank], .target = room + cut->target, .cuts = cuts.at,
             .on_host = on_host, .what = what}, OX_TRAFFIC_ACTIVATIONS);
     }
     const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
-        .source = room + cut->source, .target = room + cut->target, .cuts = cuts.at, .gives = gives,
+        .source = from + cut->source, .target = room + cut->target, .cuts = cuts.at, .gives = gives,
         .on_host = on_host, .what = what});
     if (status == OX_OK) {
         ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, cut->bytes - piece);
@@ -720,7 +721,9 @@ enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, con
     case OX_MOVE_LOW_RANK:
         return ox_link_sum_low_rank(rank, plan, task);
     case OX_MOVE_ROWS:
-        return cross(rank, task, view(rank, plan, task, OX_USE_TARGET).ptr);
+        return cross(rank, task, view(rank, plan, task, OX_USE_TARGET).ptr,
+                     view(rank, plan, task, ox_task_find_use(task, OX_USE_SOURCE) < 0 ? OX_USE_TARGET
+                                                                                      : OX_USE_SOURCE).ptr);
     default:
         OX_ASSERT(!"moves nothing between ranks");
         return OX_E_CONFIG;

@@ -16,7 +16,8 @@ struct ox_shape ox_engine_shape(const struct ox_engine_config *config) {
     const enum ox_real real = ox_engine_precision(config)->activations;
     const uint32_t all = config->context_groups > 1 ? config->context_groups : 1;
     const uint32_t contexts = config->contexts > 1 ? config->contexts : 1;
-    const struct ox_row_groups groups = {.all = all, .count = all / contexts, .contexts = contexts};
+    const struct ox_row_groups groups = {.all = all, .count = all / contexts, .contexts = contexts,
+                                         .mode = config->context_mode};
     const uint32_t tensors = config->tensors > 1 ? config->tensors : 1;
     const uint32_t features = ox_model_groups(&config->model->config);
     OX_ASSERT(config->seq % (all > 1 ? 2 * all : 1) == 0 && all % contexts == 0 && features % tensors == 0);

@@ -256,10 +256,11 @@ static inline uint64_t ox_engine_batch_rows(const struct ox_shape *shape) {
 static inline uint64_t ox_engine_group_rows(const struct ox_shape *shape) {
     return (uint64_t)shape->groups.count * shape->rows;
 }
-/* Bytes of ids, positions and targets of a micro-batch, behind which the reference's log-probabilities lie. */
+/* Bytes of ids, positions and targets of a micro-batch, of positions in the order of all row groups, where ranks divide
+ * heads, and behind them the reference's log-probabilities. */
 static inline uint64_t ox_engine_batch_ids_bytes(const struct ox_shape *shape) {
-    return ox_align_up((ox_engine_batch_rows(shape) + ox_engine_group_rows(shape)) * 3 * sizeof(int32_t),
-                       sizeof(double));
+    const uint64_t given = ox_engine_batch_rows(shape), in_order = ox_shape_head_ranks(shape) > 1 ? given : 0;
+    return ox_align_up(((given + ox_engine_group_rows(shape)) * 3 + in_order) * sizeof(int32_t), sizeof(double));
 }
 /* How many floats each of the two rotary tables has. */
 uint64_t ox_engine_rope_floats(const struct ox_engine_config *config);

@@ -320,6 +320,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .copies = run->copies,
         .context_groups = run->context_groups,
         .contexts = run->contexts,
+        .context_mode = run->context_mode,
         .tensors = run->tensors,
         .experts = run->experts,
         .pipe = run->pipe,

@@ -39,6 +39,7 @@ struct harness_run {
     enum ox_sharding sharding;
     uint32_t copies;     /* of the model; 0: 1 */
     uint32_t context_groups, contexts; /* of rows of a sequence, and ranks that divide them; 0: 1 */
+    enum ox_context_mode context_mode; /* and how */
     uint32_t pipe;       /* coordinates of a pipeline; 0: 1 */
     enum ox_pipe_schedule schedule;
     uint32_t pipe_chunks; /* runs of stages of each, where interleaved */

@@ -17,11 +17,13 @@ static const struct mesh {
               {0, "--context-parallel-size 2", false},
               {2, "--mesh cp=2,pp=2", false},
               {0, "--mesh dp=2,cp=4", false},
-              {0, "--ranks 4 --mesh cp=2 --context-groups 2", false},
+              {0, "--ranks 4 --mesh cp=2 --context-groups 2 --cp-comm-type a2a", false},
               {0, "--mesh cp=4 --sharding no_shard", true},
               {0, "--mesh cp=4,pp=2 --pipeline-schedule 1f1b", false},
               {0, "--mesh cp=4 --sharding hybrid_shard --shard-size 2", true},
               {2, "--mesh cp=4", false},
+              {2, "--mesh cp=2,pp=2 --cp-comm-type a2a --kept-blocks 1", false},
+              {0, "--context-parallel-size 2 --context-parallel-mode ulysses", false},
               {0, "--mesh dp=2,cp=4 --sharding zero2 --context-parallel-mode gather", false}};
 enum { MESH_COUNT = sizeof meshes / sizeof *meshes, TWO_GROUPS = 4 };
 static const struct family contexts_families[] = {
@@ -56,6 +58,7 @@ static void check_refusals(void) {
         {"--context-groups 2 --mesh dp=3", "give --sum-groups 4"},
         {"--context-groups 2 --neftune-noise-alpha 5", "does not exist with --neftune-noise-alpha yet"},
         {"--cp-size 2 --reduction library", "does not exist with --reduction library yet"},
+        {"--cp-size 4 --context-parallel-mode ulysses", "2 key/value heads for 4 ranks; use gather, or"},
         {"--context-parallel-mode ring", "gather"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool chosen = strstr(cases[i][0], "dp=3") != NULL; /* as many groups of micro-batches as data ranks */
@@ -82,7 +85,7 @@ int main(void) {
         }
     }
     static const char *const ranks[5] = {"--cp-size 4 --context-groups 4", "--ranks 1", "--mesh dp=2,cp=4",
-                                         "--cp-size 2", "--mesh cp=4,dp=1"};
+                                         "--cp-size 2 --cp-comm-type a2a", "--mesh cp=4,dp=1"};
     change_ranks(&contexts_families[0], "--context-groups 4", ranks);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 2);

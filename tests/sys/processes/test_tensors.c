@@ -147,8 +147,9 @@ int main(void) {
     change_ranks(&tensors_families[0], "--tensor-groups 2", ranks);
     go_on_from_stores(&tensors_families[0], "--tensor-groups 2", "--tensor-parallel-size 2 --state-tier nvme");
     static const char *const with_rows[5] = {"--mesh cp=2,tp=2 --tensor-groups 2 --context-groups 2", "--ranks 1",
-                                             "--mesh cp=2,tp=2,pp=2", "--cp-size 2", "--mesh dp=2,cp=2,tp=2"};
-    change_ranks(&tensors_families[0], "--tensor-groups 2 --context-groups 2", with_rows);
+                                             "--mesh cp=2,tp=2,pp=2 --context-parallel-mode ulysses",
+                                             "--cp-size 2 --cp-comm-type a2a", "--mesh dp=2,cp=2,tp=2"};
+    change_ranks(&tensors_families[1], "--tensor-groups 2 --context-groups 2", with_rows);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 3);
     return test_end();

@@ -60,6 +60,10 @@ static void test_families(void) {
                 shape.rows /= 4;
                 shape.groups = (struct ox_row_groups){.all = 4, .first = 2, .count = 2, .contexts = 2};
                 check_shape(text, &shape);
+                shape.groups.mode = OX_CONTEXT_ULYSSES;
+                if (model->config.kv_heads % 2 == 0) {
+                    check_shape(text, &shape);
+                }
             }
             shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_F32);
             check_shape(text, &shape);

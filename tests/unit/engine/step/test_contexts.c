@@ -13,7 +13,7 @@ enum { QUICK = 24 };
 #else
 enum { QUICK = 16 };
 #endif
-enum { STEPS = 2 };
+enum { STEPS = 2, MIXTURE_KV_HEADS = 4 };
 
 static bool takes(void) {
     static unsigned asked;
@@ -29,6 +29,13 @@ static struct harness_run run_of(const struct golden *golden, uint32_t groups, u
     run.sum_groups = data;
     run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     return run;
+}
+
+/* Two in three of the runs whose ranks can divide the heads do so. */
+static void choose_mode(uint32_t kv_heads, struct harness_run *run) {
+    static unsigned asked;
+    const bool can = run->contexts > 1 && kv_heads % run->contexts == 0;
+    run->context_mode = can && asked++ % 3 != 2 ? OX_CONTEXT_ULYSSES : OX_CONTEXT_GATHER;
 }
 
 /* Sequences as long as their groups ask for. */
@@ -81,8 +88,10 @@ static void check_mixture(const struct mixture_case *mixture) {
             run.pipe = meshes[m].pipe;
             run.ranks = meshes[m].contexts * meshes[m].data * meshes[m].pipe;
             run.experts_per_unit = has_units ? mixture->per_unit : 0;
-            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, pipe %u, %s", mixture->name, meshes[m].groups,
-                     meshes[m].contexts, meshes[m].data, meshes[m].pipe, harness_places[p].name);
+            choose_mode(MIXTURE_KV_HEADS, &run);
+            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, mode %d, pipe %u, %s", mixture->name,
+                     meshes[m].groups, meshes[m].contexts, meshes[m].data, run.context_mode, meshes[m].pipe,
+                     harness_places[p].name);
             CHECK(golden_evaluate(&golden, &run) == loss);
             golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);
             outcome_check_same(what, has_units ? &apart : &expected, &outcome);
@@ -95,7 +104,7 @@ static void check_mixture(const struct mixture_case *mixture) {
 }
 
 /* Rows divided over the ranks of a pipeline's coordinates, in every order. */
-static void check_pipes(const char *name) {
+static void check_pipes(const char *name, uint32_t kv_heads) {
     static const struct mesh {
         uint32_t groups, contexts, data, pipe;
         enum ox_pipe_schedule schedule;
@@ -124,8 +133,9 @@ static void check_pipes(const char *name) {
             run.pipe = mesh->pipe;
             run.schedule = mesh->schedule;
             run.pipe_chunks = mesh->schedule == OX_PIPE_INTERLEAVED ? 2 : 1;
-            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, pipe %u (%s), %s", name, mesh->groups,
-                     mesh->contexts, mesh->data, mesh->pipe, ox_pipe_schedule_name(mesh->schedule),
+            choose_mode(kv_heads, &run);
+            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, mode %d, pipe %u (%s), %s", name, mesh->groups,
+                     mesh->contexts, mesh->data, run.context_mode, mesh->pipe, ox_pipe_schedule_name(mesh->schedule),
                      harness_places[p].name);
             CHECK(golden_evaluate(&golden, &run) == loss);
             golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);
@@ -157,9 +167,10 @@ int main(void) {
     for (int i = 0; i < MIXTURE_CASES; i++) {
         check_mixture(&mixture_cases[i]);
     }
-    check_pipes("llama_tied_gqa");
+    check_pipes("llama_tied_gqa", 2);
     static const char *const names[] = {"llama_tied_gqa", "gpt2_small", "mistral_window", "gemma3", "qwen3_windows",
-                                        "qwen3_moe", "gpt_oss", "deepseek_v3"};
+                                        "eight_qwen3", "qwen3_moe", "gpt_oss", "deepseek_v3"};
+    static const uint32_t kv_heads[] = {2, 3, 2, 1, 2, 8};
     enum { MIXTURES = 3 }; /* the last, which check_mixture takes elsewhere */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         check_torch(names[i], 2, 1);
@@ -187,8 +198,9 @@ int main(void) {
                     }
                     struct harness_place place = harness_places[p];
                     place.chaos_seed = p % 3 == 0 ? p + 1 : 0;
-                    snprintf(what, sizeof what, "%s: %u groups, %u ranks, %d, %s", names[i], groups, contexts,
-                             run.sharding, place.name);
+                    choose_mode(kv_heads[i], &run);
+                    snprintf(what, sizeof what, "%s: %u groups, %u ranks, mode %d, %d, %s", names[i], groups, contexts,
+                             run.context_mode, run.sharding, place.name);
                     CHECK(golden_evaluate(&golden, &run) == loss);
                     golden_train(&golden, &run, &place, STEPS, &outcome);
                     outcome_check_same(what, &expected, &outcome);

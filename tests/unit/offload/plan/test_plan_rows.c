@@ -12,7 +12,7 @@
 enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
 
 struct totals {
-    uint64_t plans, rows, joins, deps, of_tensors, rounds;
+    uint64_t plans, rows, joins, deps, of_tensors, rounds, across;
     struct plan_faults faults, sizes;
 };
 
@@ -131,7 +131,8 @@ static void round_pass(struct ox_plan_pass *pass, const struct ox_plan_ranks *ra
     pass->scratch_bytes = at;
 }
 
-/* Gives a pass cuts whose pieces lie one behind the other, at the end of its scratch or of what is kept. */
+/* Gives a pass cuts whose pieces lie one behind the other, at the end of its scratch or of what is kept; an exchange
+ * may go from one of these to the other. */
 static void cut_pass(struct ox_plan_pass *pass, uint32_t count, const struct ox_plan_ranks *ranks, uint64_t piece,
                      uint64_t kept) {
     const uint32_t members = crossing(ranks);
@@ -139,10 +140,16 @@ static void cut_pass(struct ox_plan_pass *pass, uint32_t count, const struct ox_
     for (uint32_t i = 0; i < count; i++) {
         const bool in_kept = i == 0 && kept > 0, exchanges = i % 2 == 1;
         const uint64_t bytes = piece * members * (i + 1), first = in_kept ? 0 : at;
-        pass->cuts[i] = (struct ox_plan_cut){
+        struct ox_plan_cut *const cut = &pass->cuts[i];
+        *cut = (struct ox_plan_cut){
             .kind = exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = (uint8_t)axis_of(ranks),
             .role = in_kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = exchanges ? first + bytes : first,
             .target = first, .bytes = bytes, .share = (i + 1.0) / (count + 1)};
+        if (exchanges && kept >= bytes) {
+            cut->across = true;
+            cut->role = i % 4 == 1 ? OX_USE_KEPT : OX_USE_SCRATCH;
+            *(i % 4 == 1 ? &cut->target : &cut->source) = 0;
+        }
         at += in_kept ? 0 : bytes * (1 + exchanges);
     }
     pass->scratch_bytes = at;
@@ -242,6 +249,8 @@ static void check_rank(struct plan_sample *s, struct ox_plan *plan, enum ox_plan
         totals->rows += plan->tasks[i].move == OX_MOVE_ROWS;
         totals->rounds += plan->tasks[i].move == OX_MOVE_ROWS && plan->tasks[i].slot > 0;
         totals->of_tensors += plan->tasks[i].move == OX_MOVE_ROWS && plan->tasks[i].axis == OX_AXIS_TENSOR;
+        totals->across += plan->tasks[i].move == OX_MOVE_ROWS &&
+                          ox_task_find_use(&plan->tasks[i], OX_USE_SOURCE) >= 0; /* from one buffer to another */
         totals->joins += plan->tasks[i].kind == OX_TASK_GRAD_FOLD && plan->tasks[i].last;
     }
     for (int link = OX_LINK_PEER_IN; link <= OX_LINK_PEER_OUT; link++) {
@@ -424,7 +433,7 @@ int main(void) {
            (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
            (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
     CHECK(totals.rounds > 0 && totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
-    CHECK(totals.faults.made > 0 && totals.deps > 0);
+    CHECK(totals.faults.made > 0 && totals.deps > 0 && totals.across > 0);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
     return test_end();
 }
