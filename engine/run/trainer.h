@@ -4,6 +4,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
+#include "engine/mesh/mesh_choice.h"
 #include "engine/step/engine.h"
 #include "engine/report/metrics.h"
 #include "engine/run/advise.h"
@@ -98,20 +99,8 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
                                             const struct ox_advice *advice, char **text);
 
-/* What --mesh auto has found: of data ranks, and of pipelines in each order of stages, the fastest mesh; `pipe` is 0
- * where none could be tried, `seconds` infinite where none has a plan. */
-enum { OX_MESH_KINDS = 1 + OX_PIPE_COUNT };
-struct ox_mesh_tried {
-    uint32_t data, pipe, chunks;
-    enum ox_pipe_schedule schedule;
-    enum ox_sharding sharding;
-    double seconds;                /* of a step, on average */
-    enum ox_sim_resource binding;  /* what is at its limit for longest, and for which share of the step */
-    double binding_share;
-};
-const char *ox_mesh_kind_name(uint32_t kind); /* "data", or the schedule's */
-/* (OX_MESH_KINDS), by kind; NULL where it was not asked for. */
-const struct ox_mesh_tried *ox_trainer_meshes(const struct ox_trainer *trainer);
+/* What --mesh auto has found; NULL where it was not asked for. */
+const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer);
 
 /* What the checkpoints of a run take. */
 struct ox_checkpoint_room {

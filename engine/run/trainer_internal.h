@@ -140,8 +140,8 @@ struct ox_trainer {
     uint64_t gpu_process_bytes;      /* its memory that the process takes beside the arena; measured where it can be */
     char no_gpu[256];                /* why none was found, if one was looked for; else "" */
     struct ox_engine_plan *plan;     /* until the engine takes it over */
-    struct ox_mesh_tried meshes[OX_MESH_KINDS]; /* of --mesh auto; zeros where it was not asked */
-    uint32_t mesh_taken;                        /* which of them */
+    struct ox_mesh_choice mesh_choice; /* of --mesh auto; zeros where it was not asked */
+    bool any_tensor_groups; /* neither options nor a run that is resumed say how many groups of features there are */
     struct ox_engine *engine;
     struct ox_machine machine;       /* the machine that the plan is made for */
     struct ox_measured measured;     /* how that was measured; its day is "" where it was not */
@@ -242,13 +242,6 @@ OX_MUST enum ox_status ox_trainer_time_sharding(struct ox_trainer *trainer, enum
                                                 double *seconds);
 /* Makes trainer->plan for the division whose steps are the fastest, and says why. */
 OX_MUST enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer);
-/* A table of the best mesh of every kind, where --mesh auto has compared them; else "". */
-enum { OX_MESH_TEXT_BYTES = 640 };
-void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TEXT_BYTES]);
-enum { OX_UNEVEN_LINE_BYTES = 192 };
-/* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
- * where that is not so. */
-void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]);
 /* Warns of folders of the run that anyone on the machine may write to. */
 void ox_trainer_warn_open_folders(const struct ox_trainer *trainer);
 /* Refuses drives and an output folder that a run cannot use, before anything is measured or planned. */
@@ -263,6 +256,8 @@ void ox_trainer_mark_matrices(struct ox_trainer *trainer);
 /* Refuses a model of which some experts that are units of their own have matrices for Muon, but their block has none:
  * the norm counts them in its place. */
 OX_MUST enum ox_status ox_trainer_check_hosts(const struct ox_model *model);
+/* Refuses groups of features with that optimizer. */
+OX_MUST enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *trainer);
 /* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
  * does not go with it. */
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);

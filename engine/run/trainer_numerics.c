@@ -224,7 +224,6 @@ static const char *not_in_groups(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model_config *const model = &engine->model->config;
     return engine->device == OX_DEVICE_CUDA          ? "--device cuda"
-           : strcmp(trainer->config.ranks.mesh, "auto") == 0 ? "--mesh auto"
            : engine->objective.pairs                 ? "--dpo"
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
@@ -330,9 +329,7 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
 
 /* What does not exist with such ranks, in words of options; NULL: all of the run does. */
 static const char *not_over_tensors(const struct ox_trainer *trainer) {
-    const struct ox_engine_config *const engine = &trainer->engine_config;
-    return engine->device == OX_DEVICE_CUDA                   ? "--device cuda"
-           : strcmp(trainer->config.ranks.mesh, "auto") == 0  ? "--mesh auto" : NULL;
+    return trainer->engine_config.device == OX_DEVICE_CUDA ? "--device cuda" : NULL;
 }
 
 /* What no group has several ranks update alike, and one of them writes it to their store, to which none may return. */
@@ -406,6 +403,13 @@ static enum ox_status spare_device_memory(struct ox_engine_config *engine) {
     return OX_OK;
 }
 
+enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *trainer) {
+    const uint32_t groups = ox_model_groups(&trainer->engine_config.model->config);
+    return trainer->engine_config.state.kind != OX_OPTIM_MUON || groups == 1
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": --optimizer muon updates whole matrices, "
+                                 "and these are cut into groups; leave one of them out", groups);
+}
+
 enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     struct ox_engine_config *const engine = &trainer->engine_config;
@@ -414,10 +418,7 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     }
     const struct ox_model *const model = engine->model;
     bool any = false;
-    if (ox_model_groups(&model->config) > 1) {
-        return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": --optimizer muon updates whole matrices, and these "
-                       "are cut into groups; leave one of them out", ox_model_groups(&model->config));
-    }
+    OX_TRY(ox_trainer_check_muon_groups(trainer));
     for (uint32_t i = 0; i < model->unit_count; i++) {
         any |= model->units[i].whole;
     }

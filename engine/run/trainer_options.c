@@ -191,6 +191,7 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     if (sizes.expert > 1) { /* else the planner may choose */
         snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
     }
+    trainer->any_tensor_groups = config->train.tensor_groups == 0 && recorded.tensor_groups == 0;
     const bool by_ranks = config->train.tensor_groups == 0 && recorded.tensor_groups == 0 && sizes.tensor > 1;
     if (config->train.tensor_groups == 0) { /* a resumed run keeps them */
         config->train.tensor_groups = by_ranks ? sizes.tensor : ox_max_u64(recorded.tensor_groups, 1);

@@ -25,7 +25,22 @@ static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
     return bytes;
 }
 
-enum { RANKS_LINE_BYTES = 160 + OX_UNEVEN_LINE_BYTES };
+enum { UNEVEN_LINE_BYTES = 192, RANKS_LINE_BYTES = 160 + UNEVEN_LINE_BYTES };
+
+/* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
+ * where that is not so. */
+static void uneven_text(const struct ox_engine_plan *plan, char text[UNEVEN_LINE_BYTES]) {
+    const uint32_t ranks = ox_plan_holders(&plan->input), units = plan->table.unit_count;
+    const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks, OX_GROUP_ELEMS);
+    const double excess = ox_shard_excess(plan->unit_elems, units, plan->table.chunk_elems, ranks);
+    const double least = ox_shard_excess(plan->unit_elems, units, better, ranks);
+    text[0] = '\0';
+    if (ranks > 1 && excess > OX_SHARD_EXCESS_MAX && least < excess) {
+        snprintf(text, UNEVEN_LINE_BYTES, "rank 0 has %.2f times its part of the model, and the others wait for its "
+                 "update; a new run with --chunk-elems %" PRIu64 " would bring that to %.2f\n", excess, better, least);
+    }
+}
+
 
 /* Says what all ranks take together, where there are several: the ledger is of the first one. Another line says where
  * they do not divide the model evenly. */
@@ -47,7 +62,7 @@ static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[R
         }
     }
     used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "; above is what rank 0 takes\n");
-    ox_trainer_uneven_text(plan, text + used);
+    uneven_text(plan, text + used);
     return text;
 }
 
@@ -594,8 +609,10 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         free(verdict);
         return status;
     }
-    char prediction[OX_PREDICTION_TEXT_BYTES], reference[EVAL_LINE_BYTES], meshes[OX_MESH_TEXT_BYTES];
-    ox_trainer_mesh_text(trainer, meshes);
+    char prediction[OX_PREDICTION_TEXT_BYTES], reference[EVAL_LINE_BYTES], meshes[OX_MESH_TABLE_BYTES] = "";
+    if (ox_trainer_meshes(trainer) != NULL) {
+        ox_mesh_table(&trainer->mesh_choice, meshes);
+    }
     ox_prediction_text(&trainer->prediction, (uint64_t)engine->batch * engine->seq * engine->micro_batches, prediction);
     char overhead[OX_SIZE_TEXT_BYTES], tables[OX_SIZE_TEXT_BYTES], wear[OX_WEAR_LINE_BYTES];
     char persist[OX_PERSIST_LINE_BYTES], eval_memory[EVAL_LINE_BYTES], room[OX_ROOM_LINE_BYTES];

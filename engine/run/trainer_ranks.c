@@ -327,6 +327,14 @@ static uint32_t apart(const struct ox_engine_config *engine) {
     return engine->pipe * engine->tensors;
 }
 
+/* Whether the mesh is to be chosen: some of its sizes are not said. */
+static bool any_mesh(const struct ox_trainer *trainer) {
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    return strcmp(words->mesh, "auto") == 0 &&
+           (words->pipeline_parallel_size == 0 || words->tensor_parallel_size == 0 ||
+            words->context_parallel_size == 0 || words->expert_parallel_size == 0);
+}
+
 /* Sets the mesh, where options say one, and records it; *ranks: how many ranks it has, 0: as --ranks says. */
 static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     struct ox_config *const config = &trainer->config;
@@ -339,24 +347,23 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
+    if (*ranks > 0) {
+        snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
+    }
+    if (any_mesh(trainer)) {
+        return OX_OK; /* chosen when the plan is made */
+    }
     engine->pipe = (uint32_t)ox_max_u64(sizes.pipe, 1);
     engine->contexts = (uint32_t)ox_max_u64(sizes.context, 1);
     engine->tensors = (uint32_t)ox_max_u64(sizes.tensor, 1);
     engine->experts = (uint32_t)ox_max_u64(sizes.expert, 1);
     if (*ranks > 0) {
-        snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
         config->ranks.pipeline_parallel_size = engine->pipe;
         config->ranks.context_parallel_size = engine->contexts;
         config->ranks.tensor_parallel_size = engine->tensors;
         config->ranks.expert_parallel_size = engine->experts;
     }
     return OX_OK;
-}
-
-/* Whether the mesh is to be chosen, for the ranks that are given. */
-static bool any_mesh(const struct ox_trainer *trainer) {
-    const struct ox_config_ranks *const words = &trainer->config.ranks;
-    return strcmp(words->mesh, "auto") == 0 && trainer->engine_config.pipe <= 1 && words->data_parallel_size == 0;
 }
 
 /* The groups of micro-batches that are summed apart: as many as there are ranks, unless the user says, and where the
@@ -384,7 +391,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, check_count(trainer, *out, devices));
     const uint32_t of_data = *out / apart(engine);
     OX_THEN(status, check_pipe(trainer, *out));
-    OX_THEN(status, ox_trainer_check_tensors(trainer));
+    OX_THEN(status, any_mesh(trainer) ? OX_OK : ox_trainer_check_tensors(trainer));
     OX_THEN(status, ox_trainer_set_experts(trainer, of_data));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
     OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
@@ -567,165 +574,163 @@ static enum ox_status choose_count(struct ox_trainer *trainer) {
 
 /* ---- the mesh ------------------------------------------------------------------------------------------- */
 
-/* The least predicted time of a step on the mesh that is set: with the sharding that is given, or else with those of
- * which one is usually the fastest. A sharding without a plan is passed over. */
-static enum ox_status try_mesh(struct ox_trainer *trainer, enum ox_sharding given, struct ox_mesh_tried *out) {
+/* What the choice of a mesh begins with, and goes back to for each. */
+struct mesh_start {
+    struct ox_trainer *trainer;
+    struct ox_engine_config engine;
+    struct ox_config_ranks words;
+    uint64_t context_groups;
+    uint32_t experts_per_unit;
+    bool any_experts; /* how many experts are a unit follows from the ranks that divide them */
+};
+
+/* What `train` would refuse of the mesh that is set. */
+static enum ox_status check_mesh(struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    const uint32_t of_data = engine->ranks / apart(engine), of_batch = of_data / engine->contexts;
+    OX_TRY(check_pipe(trainer, engine->ranks));
+    OX_TRY(ox_trainer_check_tensors(trainer));
+    OX_TRY(ox_trainer_check_muon_groups(trainer));
+    OX_TRY(ox_trainer_set_experts(trainer, of_data));
+    OX_TRY(check_work(trainer, of_batch));
+    OX_TRY(ox_trainer_set_context_groups(trainer, of_batch, groups_of(trainer, of_batch)));
+    OX_TRY(is_hybrid(&trainer->config) ? set_copies(trainer, of_data) : OX_OK);
+    return check_groups(trainer, of_data);
+}
+
+/* Sets a mesh. A new run has as many groups of rows and features as ranks that divide them, unless it is told; one
+ * that is resumed keeps its own. */
+static enum ox_status set_candidate(void *context, const struct ox_mesh_tried *mesh,
+                                    const struct ox_engine_config **out) {
+    const struct mesh_start *const start = context;
+    struct ox_trainer *const trainer = start->trainer;
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint32_t copies = engine->copies;
-    struct ox_division divisions[OX_DIVISIONS_MAX] = {{.sharding = given, .copies = copies, .usual = true}};
-    const uint32_t count = given != OX_SHARDING_COUNT ? 1 : ox_trainer_divisions(trainer, divisions);
-    enum ox_status status = OX_E_CONFIG;
-    *out = (struct ox_mesh_tried){.data = engine->ranks / engine->pipe, .pipe = engine->pipe,
-                                  .schedule = engine->schedule, .chunks = engine->pipe_chunks,
-                                  .seconds = (double)INFINITY};
-    for (uint32_t i = 0; i < count; i++) {
-        struct ox_prediction prediction;
-        if (!divisions[i].usual || (i > 0 && engine->pipe > 1)) {
-            continue;
-        }
-        const enum ox_status tried = ox_trainer_try_division(trainer, &divisions[i], &prediction);
-        ox_engine_plan_close(&trainer->plan);
-        engine->copies = copies;
-        if (tried != OX_OK && tried != OX_E_CONFIG) {
-            return tried;
-        }
-        status = tried == OX_OK ? OX_OK : status;
-        if (tried == OX_OK && prediction.mean_seconds < out->seconds) {
-            out->seconds = prediction.mean_seconds;
-            out->sharding = divisions[i].sharding;
-            out->binding = prediction.step.binding;
-            out->binding_share = prediction.step.binding_share;
-        }
+    const bool resumes = trainer->config.files.resume_from_checkpoint[0] != '\0';
+    uint32_t per_unit = start->any_experts && mesh->expert > 1 ? OX_EXPERTS_AUTO : start->experts_per_unit;
+    *engine = start->engine;
+    *out = engine;
+    trainer->config.ranks = start->words;
+    trainer->config.train.context_groups = ox_max_u64(start->context_groups, resumes);
+    trainer->config.train.tensor_groups =
+        trainer->any_tensor_groups ? mesh->tensor : trainer->config.train.tensor_groups;
+    engine->pipe = mesh->pipe;
+    engine->schedule = mesh->schedule;
+    engine->pipe_chunks = mesh->chunks;
+    engine->contexts = mesh->context;
+    engine->context_groups = 0;
+    engine->tensors = mesh->tensor;
+    engine->experts = mesh->expert;
+    engine->sum_groups = groups_of(trainer, mesh->data);
+    enum ox_status status = ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, mesh->expert, &per_unit);
+    if (status == OX_OK) {
+        status = regroup(trainer, per_unit);
+    } else {
+        engine->model = ox_hf_model(trainer->folder);
+    }
+    OX_THEN(status, check_mesh(trainer));
+    return status;
+}
+
+/* The sharding that is given, or else those of which one is usually the fastest. */
+static uint32_t list_shardings(void *context, enum ox_sharding *out) {
+    const struct ox_trainer *const trainer = ((const struct mesh_start *)context)->trainer;
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_division divisions[OX_DIVISIONS_MAX];
+    uint32_t count = 0;
+    out[0] = engine->sharding;
+    if (engine->sharding != OX_SHARDING_COUNT) {
+        return 1;
+    }
+    const uint32_t all = ox_trainer_divisions(trainer, divisions);
+    const bool alone = engine->ranks == apart(engine); /* each rank has its units to itself */
+    for (uint32_t i = 0; i < all && (count == 0 || !alone); i++) {
+        out[count] = divisions[i].sharding;
+        count += divisions[i].usual;
+    }
+    return count;
+}
+
+static enum ox_status time_candidate(void *context, struct ox_mesh_tried *mesh) {
+    struct ox_trainer *const trainer = ((const struct mesh_start *)context)->trainer;
+    const struct ox_division division = {.sharding = mesh->sharding, .copies = trainer->engine_config.copies};
+    struct ox_prediction prediction;
+    const enum ox_status status = ox_trainer_try_division(trainer, &division, &prediction);
+    ox_engine_plan_close(&trainer->plan);
+    if (status == OX_OK) {
+        mesh->seconds = prediction.mean_seconds;
+        mesh->binding = prediction.step.binding;
+        mesh->binding_share = prediction.step.binding_share;
     }
     return status;
 }
 
-const char *ox_mesh_kind_name(uint32_t kind) {
-    return kind == 0 ? "data" : ox_pipe_schedule_name((enum ox_pipe_schedule)(kind - 1));
-}
-
-/* Says in words which mesh was taken, and why: what binds it, and what bound the best of another kind. */
-static void tell_mesh(const struct ox_trainer *trainer, uint32_t best) {
-    const struct ox_mesh_tried *const taken = &trainer->meshes[best], *next = NULL;
-    char text[512];
-    size_t used = 0;
-    for (uint32_t i = 0; i < OX_MESH_KINDS; i++) {
-        const struct ox_mesh_tried *const at = &trainer->meshes[i];
-        next = i != best && at->seconds < (next == NULL ? (double)INFINITY : next->seconds) ? at : next;
-        if (at->pipe > 0 && used < sizeof text) {
-            used += (size_t)snprintf(text + used, sizeof text - used, isfinite(at->seconds) ? "%s%s dp=%u,pp=%u %.3g s"
-                                     : "%s%s has no plan", used == 0 ? "" : "; ", ox_mesh_kind_name(i), at->data,
-                                     at->pipe, at->seconds);
-        }
-    }
-    char why[256] = "";
-    if (next != NULL && isfinite(next->seconds)) {
-        snprintf(why, sizeof why, "; %s has %s at its limit for %.0f %% of a step, %s has %s for %.0f %% of one %.2f "
-                 "times as long", ox_mesh_kind_name(best), ox_sim_resource_name(taken->binding),
-                 100 * taken->binding_share, ox_mesh_kind_name((uint32_t)(next - trainer->meshes)),
-                 ox_sim_resource_name(next->binding), 100 * next->binding_share, next->seconds / taken->seconds);
-    }
-    ox_log(OX_LOG_INFO, "--mesh auto: takes dp=%u,pp=%u, %s, by the predicted time of a step: %s%s", taken->data,
-           taken->pipe, ox_mesh_kind_name(best), text, why);
-}
-
-/* Tries every number of coordinates that divides the ranks with one order of stages, or without a pipeline, and notes
- * the fastest of them. */
-static enum ox_status try_kind(struct ox_trainer *trainer, enum ox_sharding given, uint32_t kind, uint32_t chunks) {
-    struct ox_engine_config *const engine = &trainer->engine_config;
-    struct ox_mesh_tried *const best = &trainer->meshes[kind];
-    const uint32_t copies = engine->copies, size = engine->ranks / (copies > 0 ? copies : 1); /* as --shard-size says */
-    const uint64_t groups = trainer->config.train.sum_groups;
-    const uint64_t most = ox_min_u64(engine->micro_batches, groups > 0 ? groups : UINT64_MAX);
-    for (uint32_t pipe = kind == 0 ? 1 : 2; pipe <= (kind == 0 ? 1 : engine->ranks); pipe++) {
-        const uint32_t of_data = engine->ranks / pipe;
-        struct ox_mesh_tried tried;
-        if (engine->ranks % pipe != 0 || pipe > OX_RANKS_MAX ||
-            (copies > 0 ? size : of_data) > OX_RANKS_MAX || of_data > most || (copies > 0 && of_data % size != 0)) {
-            continue;
-        }
-        engine->copies = copies > 0 ? of_data / size : 0;
-        engine->pipe = pipe;
-        engine->schedule = kind == 0 ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(kind - 1);
-        engine->pipe_chunks = chunks;
-        engine->sum_groups = groups_of(trainer, of_data);
-        const enum ox_status status = try_mesh(trainer, given, &tried);
-        engine->copies = copies;
-        if (status != OX_OK && status != OX_E_CONFIG) {
-            return status;
-        }
-        *best = best->pipe == 0 || tried.seconds < best->seconds ? tried : *best;
+/* What may be: sizes that are given stay, and so do the order of stages and what one reduction by a library needs. */
+static enum ox_status ask_for(struct mesh_start *start, struct ox_mesh_ask *ask) {
+    const struct ox_config_ranks *const words = &start->words;
+    const struct ox_mixture *const mixture = &start->engine.model->config.mixture;
+    const bool library = words->reduction == OX_REDUCTION_LIBRARY;
+    struct ox_mesh_sizes said;
+    OX_TRY(ox_mesh_read(words, &said));
+    *ask = (struct ox_mesh_ask){
+        .context = start, .set = set_candidate, .shardings = list_shardings, .time = time_candidate,
+        .ranks = start->engine.ranks, .data = said.data, .pipe = library ? 1 : said.pipe,
+        .tensor = library ? 1 : said.tensor, .context_ranks = said.context,
+        .expert = mixture->router.experts == 0 && said.expert == 0 ? 1 : said.expert,
+        .chunks = words->virtual_pipeline_size >= 2 ? (uint32_t)words->virtual_pipeline_size : 0};
+    for (int i = 0; i < OX_PIPE_COUNT; i++) {
+        ask->orders[i] = words->pipeline_schedule == OX_PIPELINE_CHOICE_AUTO ||
+                         (int)words->pipeline_schedule == 1 + i;
     }
     return OX_OK;
 }
 
-/* For --mesh auto: the fastest of every kind, data ranks and pipelines in each order of stages, and of these the
- * fastest; a pipeline has to gain 1 % over data ranks, and another order over `vertical`. Sum groups that the run has,
- * given or recorded, are those of each; one with more data ranks than groups or micro-batches is none, and one without
- * a plan is passed over. */
+/* Sets the mesh that was taken, and records it. */
+static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_tried *mesh) {
+    struct ox_trainer *const trainer = start->trainer;
+    struct ox_config_ranks *const words = &trainer->config.ranks;
+    const struct ox_engine_config *engine = NULL;
+    const enum ox_status status = set_candidate(start, mesh, &engine);
+    if (mesh->context == 1 && trainer->config.train.context_groups == 1) {
+        trainer->config.train.context_groups = start->context_groups;
+    }
+    trainer->engine_config.request.rough = false;
+    words->pipeline_parallel_size = mesh->pipe;
+    words->context_parallel_size = mesh->context;
+    words->tensor_parallel_size = mesh->tensor;
+    words->expert_parallel_size = mesh->expert;
+    words->pipeline_schedule =
+        mesh->pipe > 1 ? (enum ox_pipeline_choice)(1 + mesh->schedule) : OX_PIPELINE_CHOICE_AUTO;
+    words->virtual_pipeline_size = mesh->chunks > 1 ? mesh->chunks : start->words.virtual_pipeline_size;
+    if (mesh->expert > 1) {
+        snprintf(trainer->config.place.experts_per_unit, sizeof trainer->config.place.experts_per_unit, "%u",
+                 trainer->engine_config.model->config.mixture.per_unit);
+    }
+    return status;
+}
+
+/* For --mesh auto: the fastest mesh of all that the ranks can have. Sum groups that the run has, given or recorded, are
+ * those of each; so are groups of rows and features. */
 static enum ox_status choose_mesh(struct ox_trainer *trainer) {
-    struct ox_engine_config *const engine = &trainer->engine_config;
-    const struct ox_config_ranks *const words = &trainer->config.ranks;
-    const enum ox_sharding given = engine->sharding;
-    const uint32_t only = (uint32_t)words->pipeline_schedule; /* 0: any */
-    const bool library = words->reduction == OX_REDUCTION_LIBRARY;
-    enum ox_status status = OX_OK;
-    uint32_t best = 0;
-    for (uint32_t kind = 0; kind < OX_MESH_KINDS; kind++) {
-        trainer->meshes[kind] = (struct ox_mesh_tried){.seconds = (double)INFINITY};
+    struct mesh_start start = {.trainer = trainer, .engine = trainer->engine_config, .words = trainer->config.ranks,
+                               .context_groups = trainer->config.train.context_groups,
+                               .experts_per_unit = trainer->engine_config.model->config.mixture.per_unit,
+                               .any_experts = strcmp(trainer->config.place.experts_per_unit, "auto") == 0};
+    struct ox_mesh_choice *const choice = &trainer->mesh_choice;
+    struct ox_mesh_ask ask;
+    char text[OX_MESH_LINE_BYTES];
+    start.engine.request.rough = true;
+    enum ox_status status = ask_for(&start, &ask);
+    OX_THEN(status, ox_mesh_choose(&ask, choice));
+    OX_THEN(status, take_mesh(&start, &choice->best[choice->taken]));
+    if (status == OX_OK && isfinite(choice->best[choice->taken].seconds)) { /* else the plan's own refusal follows */
+        ox_mesh_line(choice, text);
+        ox_log(OX_LOG_INFO, "%s", text);
     }
-    engine->request.rough = true;
-    for (uint32_t kind = 0; kind < (library ? 1 : OX_MESH_KINDS) && status == OX_OK; kind++) {
-        const bool runs = kind == 1 + OX_PIPE_INTERLEAVED, several = runs && words->virtual_pipeline_size < 2;
-        const uint32_t first = !runs ? 1 : several ? 2 : (uint32_t)words->virtual_pipeline_size;
-        for (uint32_t chunks = first; chunks <= (several ? 4 : first) && status == OX_OK; chunks *= 2) {
-            status = kind == 0 || only == 0 || kind == only ? try_kind(trainer, given, kind, chunks) : OX_OK;
-        }
-        const bool fits = trainer->meshes[kind].pipe > 0 && isfinite(trainer->meshes[kind].seconds);
-        best = fits && trainer->meshes[kind].seconds < 0.99 * trainer->meshes[best].seconds ? kind : best;
-    }
-    const struct ox_mesh_tried *const taken = &trainer->meshes[best];
-    engine->pipe = (uint32_t)ox_max_u64(taken->pipe, 1);
-    engine->copies = (uint32_t)ox_max_u64(engine->copies, 1) / engine->pipe; /* of as many ranks each */
-    engine->sum_groups = groups_of(trainer, engine->ranks / engine->pipe);
-    engine->schedule = taken->schedule;
-    engine->pipe_chunks = (uint32_t)ox_max_u64(taken->chunks, 1);
-    engine->sharding = given;
-    engine->request.rough = false;
-    trainer->config.ranks.pipeline_parallel_size = engine->pipe;
-    trainer->config.ranks.pipeline_schedule = (enum ox_pipeline_choice)best; /* recorded; AUTO without a pipeline */
-    trainer->config.ranks.virtual_pipeline_size = taken->chunks > 1 ? taken->chunks : words->virtual_pipeline_size;
-    trainer->mesh_taken = best;
-    if (status == OX_OK && isfinite(taken->seconds)) { /* else the plan's own refusal follows */
-        tell_mesh(trainer, best);
-    }
-    return status == OX_OK ? check_work(trainer, engine->ranks / engine->pipe) : status;
+    return status;
 }
 
-const struct ox_mesh_tried *ox_trainer_meshes(const struct ox_trainer *trainer) {
-    return trainer->meshes[trainer->mesh_taken].pipe > 0 ? trainer->meshes : NULL;
-}
-
-void ox_trainer_mesh_text(const struct ox_trainer *trainer, char text[OX_MESH_TEXT_BYTES]) {
-    static const char title[] = "the best mesh of every kind, by a quick search: step, and what is at its limit\n";
-    size_t used = 0;
-    text[0] = '\0';
-    for (uint32_t i = 0; i < OX_MESH_KINDS; i++) {
-        const struct ox_mesh_tried *const at = &trainer->meshes[i];
-        char mesh[64], seconds[64] = "no plan";
-        if (at->pipe == 0) {
-            continue;
-        }
-        snprintf(mesh, sizeof mesh, at->chunks > 1 ? "dp=%u,pp=%u x %u" : "dp=%u,pp=%u", at->data, at->pipe,
-                 at->chunks);
-        if (isfinite(at->seconds)) {
-            snprintf(seconds, sizeof seconds, "%.3g s  %s %.0f %%", at->seconds, ox_sim_resource_name(at->binding),
-                     100 * at->binding_share);
-        }
-        used += (size_t)snprintf(text + used, OX_MESH_TEXT_BYTES - used, "%s  %-12s %-16s %s%s\n",
-                                 used == 0 ? title : "", ox_mesh_kind_name(i), mesh, seconds,
-                                 i == trainer->mesh_taken ? "  (taken)" : "");
-    }
+const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer) {
+    return trainer->mesh_choice.listed > 0 ? &trainer->mesh_choice : NULL;
 }
 
 /* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
@@ -762,9 +767,11 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
         count_elsewhere(trainer);
     }
     const bool is_auto = any_count && engine->ranks > 1;
-    enum ox_status status = may_group(trainer) ? choose_experts(trainer) : OX_OK;
+    const bool mesh = any_mesh(trainer) && engine->ranks > 1; /* with which ranks begin that choose groups of experts */
+    enum ox_status status = !mesh && may_group(trainer) ? choose_experts(trainer) : OX_OK;
     OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
-    OX_THEN(status, any_mesh(trainer) && engine->ranks > 1 ? choose_mesh(trainer) : OX_OK);
+    OX_THEN(status, mesh ? choose_mesh(trainer) : OX_OK);
+    OX_THEN(status, mesh && may_group(trainer) ? choose_experts(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {
         trainer->config.train.sum_groups = engine->sum_groups; /* recorded, because other groups give other bits */
     }
@@ -783,18 +790,4 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
                          "checkpoints by `offload eval --ema`");
     }
     return status;
-}
-
-/* ---- uneven parts --------------------------------------------------------------------------------------- */
-
-void ox_trainer_uneven_text(const struct ox_engine_plan *plan, char text[OX_UNEVEN_LINE_BYTES]) {
-    const uint32_t ranks = ox_plan_holders(&plan->input), units = plan->table.unit_count;
-    const uint64_t better = ox_shard_choose_chunk(plan->unit_elems, units, ranks, OX_GROUP_ELEMS);
-    const double excess = ox_shard_excess(plan->unit_elems, units, plan->table.chunk_elems, ranks);
-    const double least = ox_shard_excess(plan->unit_elems, units, better, ranks);
-    text[0] = '\0';
-    if (ranks > 1 && excess > OX_SHARD_EXCESS_MAX && least < excess) {
-        snprintf(text, OX_UNEVEN_LINE_BYTES, "rank 0 has %.2f times its part of the model, and the others wait for its "
-                 "update; a new run with --chunk-elems %" PRIu64 " would bring that to %.2f\n", excess, better, least);
-    }
 }

@@ -49,7 +49,7 @@ static bool may_fit(const struct ox_trainer *trainer, uint32_t copies) {
  * copy, the library adds over all ranks, or sums that are rounded would be rounded in another place. */
 static uint32_t copies_of(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint32_t of_data = engine->ranks / engine->pipe, machines = ox_trainer_machines(trainer);
+    const uint32_t of_data = engine->ranks / engine->pipe / engine->tensors, machines = ox_trainer_machines(trainer);
     const uint32_t copies = machines > 1 ? machines : 2;
     const bool exact = engine->exchange == OX_EXCHANGE_FP32 && !engine->library_sums;
     return exact && engine->experts <= 1 && trainer->config.memory.nvme_count == 0 && of_data % copies == 0 &&
@@ -211,7 +211,6 @@ static const char *not_over_experts(const struct ox_trainer *trainer) {
         parted |= unit->kind == OX_UNIT_EXPERTS && unit->next != OX_NO_UNIT;
     }
     return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
-           : strcmp(words->mesh, "auto") == 0      ? "--mesh auto"
            : strcmp(words->count, "auto") == 0     ? "--ranks auto"
            : engine->contexts > 1                  ? "--context-parallel-size"
            : trainer->config.train.context_groups > 1 ? "--context-groups"

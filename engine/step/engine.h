@@ -151,6 +151,20 @@ struct ox_sim_setup;
 void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
                          struct ox_sim_setup *out);
 
+/* What steps of a configuration take before a placement is chosen. A sketch is a small list of what one rank does with
+ * one micro-batch; it holds for each order of stages, and each way to divide what ranks hold, of the same mesh. Needs
+ * config->machine. OX_E_CONFIG: the model cannot be divided so. The caller closes it. */
+struct ox_engine_sketch;
+OX_MUST enum ox_status ox_engine_sketch_open(const struct ox_engine_config *config, struct ox_engine_sketch **out);
+void ox_engine_sketch_close(struct ox_engine_sketch **sketch);
+/* Seconds of a step: `least`, by compute and by what ranks exchange if nothing else took time, with everything kept;
+ * and `likely`, with the waits of the order of stages and what devices have no room for. */
+struct ox_engine_times {
+    double least, likely;
+};
+OX_MUST enum ox_status ox_engine_sketch_times(const struct ox_engine_sketch *sketch,
+                                              const struct ox_engine_config *config, struct ox_engine_times *out);
+
 struct ox_engine;
 
 /* Bytes of scratch that Muon takes for the largest matrix of a model in a tier, with a device of this kind: beside the

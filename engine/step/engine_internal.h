@@ -1,5 +1,5 @@
-/* Shared by the files of the facade (averages.c, engine.c, engine_store.c, plans.c, rank.c, residuals.c): the ranks of
- * a process as one. */
+/* Shared by the files of the facade (averages.c, describe.c, engine.c, engine_store.c, plans.c, rank.c, residuals.c,
+ * sketch.c): the ranks of a process as one. */
 #ifndef OX_ENGINE_STEP_ENGINE_INTERNAL_H
 #define OX_ENGINE_STEP_ENGINE_INTERNAL_H
 
@@ -43,6 +43,13 @@ struct ox_engine {
 static inline struct ox_rank *ox_first_rank(const struct ox_engine *engine) {
     return engine->seats[0].rank;
 }
+
+/* ---- plans: describe.c, plans.c ---- */
+
+/* What is known before a placement is chosen: the input and the table of the first rank. The caller closes *out. */
+OX_MUST enum ox_status ox_engine_describe(const struct ox_engine_config *config, struct ox_engine_plan **out);
+/* How many of the step's micro-batches the rank of the input has: those of its sum groups. */
+uint32_t ox_plan_own_micro_batches(const struct ox_plan_input *input);
 
 /* ---- opening and closing: rank.c ---- */
 

@@ -232,9 +232,10 @@ static bool has_runs(const struct ox_plan_model *model, const struct ox_plan_ran
     return in_turn && runs == ranks->pipe * chunks;
 }
 
-/* How many ranks divide the micro-batches. */
+/* How many ranks divide the micro-batches, of which others have the same with other rows or features. */
 static uint32_t of_data(const struct ox_plan_ranks *ranks) {
-    return ranks->count / ranks->pipe / (ranks->tensors > 0 ? ranks->tensors : 1);
+    const uint32_t contexts = ranks->contexts > 0 ? ranks->contexts : 1;
+    return ranks->count / ranks->pipe / (ranks->tensors > 0 ? ranks->tensors : 1) / contexts;
 }
 
 /* Whether the ranks of a coordinate have as many micro-batches each, so that they meet as often. */

@@ -108,15 +108,18 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
 }
 
 /* Adds the best mesh of every kind, where they were compared; null for the time of one that has no plan. */
-static void add_meshes(json_t *json, const struct ox_mesh_tried *meshes) {
-    json_t *const list = meshes != NULL ? json_array() : NULL;
+static void add_meshes(json_t *json, const struct ox_mesh_choice *choice) {
+    json_t *const list = choice != NULL ? json_array() : NULL;
     for (uint32_t i = 0; list != NULL && i < OX_MESH_KINDS; i++) {
-        if (meshes[i].pipe > 0) {
+        const struct ox_mesh_tried *const mesh = &choice->best[i];
+        if (mesh->pipe > 0) {
             json_array_append_new(list, json_pack(
-                "{s:s, s:i, s:i, s:i, s:o, s:s, s:f}", "kind", ox_mesh_kind_name(i), "data", (int)meshes[i].data,
-                "pipeline", (int)meshes[i].pipe, "chunks", (int)meshes[i].chunks, "step_seconds",
-                ox_json_number(meshes[i].seconds), "binding_resource", ox_sim_resource_name(meshes[i].binding),
-                "binding_share", meshes[i].binding_share));
+                "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:f, s:s, s:f, s:b}", "kind", ox_mesh_kind_name(i), "data",
+                (int)mesh->data, "pipeline", (int)mesh->pipe, "tensor", (int)mesh->tensor, "context",
+                (int)mesh->context, "expert", (int)mesh->expert, "chunks", (int)mesh->chunks, "step_seconds",
+                ox_json_number(mesh->seconds), "least_seconds", mesh->sketch.least, "binding_resource",
+                ox_sim_resource_name(mesh->binding), "binding_share", mesh->binding_share, "taken",
+                i == choice->taken));
         }
     }
     if (list != NULL) {

@@ -174,7 +174,7 @@ check_printing() {
 
 # What runs within a step; engine.c and recorder.c open what a step uses.
 check_allocation() {
-    grep -E '^(engine/step/|offload/plan/tier)[a-z_/]*\.c$' "$scratch/sources" | grep -vE '/(engine|engine_store|rank|plans|team|recorder)\.c$' |
+    grep -E '^(engine/step/|offload/plan/tier)[a-z_/]*\.c$' "$scratch/sources" | grep -vE '/(engine|engine_store|rank|describe|plans|sketch|team|recorder)\.c$' |
         sed "s|^|$scratch/code/|" | shape alloc
 }
 

@@ -50,13 +50,14 @@ BEGIN {
     room("engine/step", "base base/hash nvme cpu_optim kernels kernels/comm offload/plan offload/proof offload/search offload/sim" \
         " offload/trace engine/model engine/step/rank engine/step/planes engine/step/link engine/step/pending" \
         " engine/step/update engine/step/executor")
+    room("engine/mesh", "base engine/step offload/sim")
     room("engine/measure", "base base/hash base/prng nvme cpu_optim kernels offload/sim engine/model" \
         " engine/step/update/ops_optim.h")
     room("engine/report", "base engine/step kernels/nvml.h")
     room("engine/checkpoint", "base base/hash engine/hf engine/step")
     room("engine/generate", "base base/prng kernels engine/model engine/hf")
     room("engine/run", "base base/hash nvme offload/sim offload/trace engine/text engine/config engine/data" \
-        " engine/step engine/measure engine/report engine/checkpoint")
+        " engine/step engine/mesh engine/measure engine/report engine/checkpoint")
     room("tools/doctor", "base nvme cpu_optim kernels engine/config")
     room("tools/bench", "base base/prng nvme cpu_optim kernels kernels/comm offload/sim engine/config engine/step/update engine/measure" \
         " tools/doctor")

@@ -62,7 +62,6 @@ static void check_refusals(void) {
          "--expert-parallel-size 4"},
         {"--expert-parallel-size 2 --sharding no_shard", "--sharding no_shard: ranks that divide experts"},
         {"--mesh cp=2,ep=2", "does not exist with --context-parallel-size yet"},
-        {"--mesh auto --ranks 2 --expert-parallel-size 2", "does not exist with --mesh auto yet"},
         {"--ep-size 2", "use --expert-parallel-size N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct family family = {"mixtral", "mixtral", "--dtype fp32"};

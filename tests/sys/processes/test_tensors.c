@@ -60,7 +60,6 @@ static void check_refusals(void) {
         {"--mesh tp=2 --optimizer muon", "--optimizer muon updates whole matrices"},
         {"--mesh cp=2,tp=2 --context-groups 4", "with --tensor-parallel-size each rank has one; give "
                                                 "--context-parallel-size 4"},
-        {"--mesh auto --ranks 2 --tensor-parallel-size 2", "does not exist with --mesh auto yet"},
         {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},
         {"--tp-size 2", "use --tensor-parallel-size N"},
         {"--sequence-parallel", "is a part of --tensor-parallel-size"}};

@@ -1,0 +1,224 @@
+#include "engine/mesh/mesh_choice.h"
+
+#include "base/assert.h"
+#include "base/bytes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Meshes that are listed at most, and planned: of those that are likely to be the fastest so many, and of each kind
+ * one. */
+enum { LISTED_MAX = 8192, PLANNED_MAX = 6 };
+/* Another axis, or another kind, has to take less than this share of the time. */
+static const double GAINS = 0.99;
+/* A mesh that is likely to take longer than this many times the best is not planned. */
+static const double NEAR = 1.5;
+
+struct list {
+    const struct ox_mesh_ask *ask;
+    struct ox_mesh_choice *out;
+    struct ox_mesh_tried *meshes;
+    uint32_t count;
+};
+
+uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh) {
+    const uint32_t axes = (mesh->pipe > 1) + (mesh->tensor > 1) + (mesh->context > 1) + (mesh->expert > 1);
+    return axes > 1            ? OX_MESH_SEVERAL
+           : mesh->pipe > 1    ? OX_MESH_PIPE + (uint32_t)mesh->schedule
+           : mesh->tensor > 1  ? OX_MESH_TENSOR
+           : mesh->context > 1 ? OX_MESH_CONTEXT
+           : mesh->expert > 1  ? OX_MESH_EXPERT : OX_MESH_DATA;
+}
+
+/* ---- the list ------------------------------------------------------------------------------------- */
+
+/* Adds a mesh with what its sketch says, in one order of stages. */
+static enum ox_status add(struct list *list, const struct ox_engine_sketch *sketch,
+                          const struct ox_engine_config *config, const struct ox_mesh_tried *mesh) {
+    struct ox_engine_config varied = *config;
+    struct ox_mesh_tried *const to = &list->meshes[list->count];
+    OX_ASSERT(list->count < LISTED_MAX);
+    varied.schedule = mesh->schedule;
+    varied.pipe_chunks = mesh->chunks;
+    varied.sharding = mesh->sharding;
+    *to = *mesh;
+    const enum ox_status status = ox_engine_sketch_times(sketch, &varied, &to->sketch);
+    list->count += status == OX_OK;
+    return status == OX_E_CONFIG ? OX_OK : status; /* more runs of stages than there are */
+}
+
+/* Adds a mesh in every order of stages that it may have. */
+static enum ox_status add_orders(struct list *list, const struct ox_engine_sketch *sketch,
+                                 const struct ox_engine_config *config, struct ox_mesh_tried mesh) {
+    const struct ox_mesh_ask *const ask = list->ask;
+    enum ox_status status = OX_OK;
+    for (int order = 0; order < OX_PIPE_COUNT && status == OX_OK; order++) {
+        const bool runs = order == OX_PIPE_INTERLEAVED, any = runs && ask->chunks < 2;
+        const uint32_t first = !runs ? 1 : any ? 2 : ask->chunks, most = any ? 4 : first;
+        mesh.schedule = (enum ox_pipe_schedule)order;
+        for (uint32_t chunks = first; chunks <= most && ask->orders[order] && status == OX_OK; chunks *= 2) {
+            mesh.chunks = chunks;
+            status = add(list, sketch, config, &mesh);
+        }
+        if (mesh.pipe == 1) {
+            break;
+        }
+    }
+    return status;
+}
+
+/* Notes why there are no ranks on an axis, if this was it: the last reason, which is that with most of them. */
+static void note_refusal(struct list *list, const struct ox_mesh_tried *mesh) {
+    const uint32_t sizes[] = {mesh->tensor, mesh->context, mesh->expert};
+    const uint32_t kind = ox_mesh_kind_of(mesh);
+    for (int i = 0; i < 3; i++) {
+        if (sizes[i] > 1 && kind != OX_MESH_SEVERAL) {
+            snprintf(list->out->refused[i], OX_MESH_WHY_BYTES, "%s", ox_error_text());
+        }
+    }
+}
+
+static enum ox_status add_mesh(struct list *list, struct ox_mesh_tried mesh) {
+    const struct ox_engine_config *config = NULL;
+    struct ox_engine_sketch *sketch = NULL;
+    enum ox_sharding shardings[OX_SHARDING_COUNT];
+    enum ox_status status = list->ask->set(list->ask->context, &mesh, &config);
+    OX_THEN(status, ox_engine_sketch_open(config, &sketch));
+    if (status == OX_E_CONFIG) {
+        note_refusal(list, &mesh);
+        return OX_OK;
+    }
+    const uint32_t ways = status == OX_OK ? list->ask->shardings(list->ask->context, shardings) : 0;
+    for (uint32_t i = 0; i < ways && status == OX_OK; i++) {
+        mesh.sharding = shardings[i];
+        status = add_orders(list, sketch, config, mesh);
+    }
+    ox_engine_sketch_close(&sketch);
+    return status;
+}
+
+static bool may_be(uint32_t given, uint32_t size, uint32_t most, uint32_t rest) {
+    return size <= most && rest % size == 0 && (given == 0 || given == size);
+}
+
+/* Lists every mesh: sizes of tensor, context and expert ranks are powers of two. */
+static enum ox_status list_meshes(struct list *list) {
+    const struct ox_mesh_ask *const ask = list->ask;
+    enum ox_status status = OX_OK;
+    for (uint32_t tensor = 1; tensor <= OX_TENSOR_GROUPS_MAX; tensor *= 2) {
+        for (uint32_t expert = 1; expert <= OX_TENSOR_GROUPS_MAX; expert *= 2) {
+            for (uint32_t context = 1; context <= OX_SIM_PIPE_MAX; context *= 2) {
+                for (uint32_t pipe = 1; pipe <= OX_SIM_PIPE_MAX && status == OX_OK; pipe++) {
+                    const uint32_t rest = ask->ranks / tensor / context / pipe;
+                    const bool fits = rest > 0 && rest * tensor * context * pipe == ask->ranks;
+                    if (fits && may_be(ask->tensor, tensor, ask->ranks, tensor) &&
+                        may_be(ask->context_ranks, context, ask->ranks, context) &&
+                        may_be(ask->pipe, pipe, ask->ranks, pipe) && may_be(ask->data, rest, rest, rest) &&
+                        may_be(ask->expert, expert, rest, rest)) {
+                        status = add_mesh(list, (struct ox_mesh_tried){
+                            .data = rest, .pipe = pipe, .tensor = tensor, .context = context, .expert = expert,
+                            .chunks = 1, .seconds = (double)INFINITY});
+                    }
+                }
+            }
+        }
+    }
+    return status;
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------- */
+
+static int by_likely(const void *a, const void *b) {
+    const struct ox_mesh_tried *const one = a, *const other = b;
+    const double d = one->sketch.likely - other->sketch.likely;
+    return d < 0 ? -1 : d > 0;
+}
+
+static enum ox_status plan(struct list *list, struct ox_mesh_tried *mesh) {
+    const struct ox_engine_config *config = NULL;
+    enum ox_status status = list->ask->set(list->ask->context, mesh, &config);
+    OX_THEN(status, list->ask->time(list->ask->context, mesh));
+    mesh->planned = true;
+    list->out->planned++;
+    if (status != OX_OK) {
+        mesh->seconds = (double)INFINITY;
+    }
+    return status == OX_E_CONFIG ? OX_OK : status;
+}
+
+/* Which of two of a kind is told: the fastest, or where none has a plan, the one that might be. */
+static bool leads(const struct ox_mesh_tried *mesh, const struct ox_mesh_tried *other) {
+    return other->pipe == 0 || mesh->seconds < other->seconds ||
+           (isinf(other->seconds) && isinf(mesh->seconds) && other->planned && !mesh->planned &&
+            mesh->sketch.least < other->sketch.least);
+}
+
+/* Takes the first kind, and each later one that gains enough. */
+static void take(struct list *list) {
+    struct ox_mesh_choice *const out = list->out;
+    for (uint32_t i = 0; i < list->count; i++) {
+        struct ox_mesh_tried *const best = &out->best[ox_mesh_kind_of(&list->meshes[i])];
+        *best = leads(&list->meshes[i], best) ? list->meshes[i] : *best;
+    }
+    out->taken = 0;
+    double seconds = INFINITY;
+    for (uint32_t kind = 0; kind < OX_MESH_KINDS; kind++) {
+        const struct ox_mesh_tried *const best = &out->best[kind];
+        if (best->pipe > 0 && best->seconds < GAINS * seconds) {
+            out->taken = kind;
+            seconds = best->seconds;
+        }
+    }
+    while (out->best[out->taken].pipe == 0 && out->taken + 1 < OX_MESH_KINDS) {
+        out->taken++; /* nothing fits: the first that can be */
+    }
+}
+
+/* Plans the likely ones; then of each kind one that might be faster than the best; then, where nothing has a plan,
+ * whatever has. */
+static enum ox_status plan_likely(struct list *list) {
+    enum { ROUNDS = 3 };
+    bool known[OX_MESH_KINDS] = {false};
+    double best = INFINITY;
+    enum ox_status status = OX_OK;
+    qsort(list->meshes, list->count, sizeof *list->meshes, by_likely);
+    const double first = list->count > 0 ? list->meshes[0].sketch.likely : 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (uint32_t i = 0; i < list->count && status == OX_OK; i++) {
+            struct ox_mesh_tried *const mesh = &list->meshes[i];
+            const uint32_t kind = ox_mesh_kind_of(mesh);
+            const bool due = round == 0   ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
+                             : round == 1 ? !known[kind] && mesh->sketch.likely < best : isinf(best);
+            if (due && !mesh->planned && mesh->sketch.least < best) {
+                status = plan(list, mesh);
+                best = fmin(best, mesh->seconds);
+                known[kind] |= isfinite(mesh->seconds);
+            }
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_mesh_choose(const struct ox_mesh_ask *ask, struct ox_mesh_choice *out) {
+    struct list list = {.ask = ask, .out = out, .meshes = calloc(LISTED_MAX, sizeof *list.meshes)};
+    *out = (struct ox_mesh_choice){0};
+    for (uint32_t kind = 0; kind < OX_MESH_KINDS; kind++) {
+        out->best[kind].seconds = (double)INFINITY;
+    }
+    if (list.meshes == NULL) {
+        return ox_fail(OX_E_NOMEM, "no memory to compare meshes");
+    }
+    enum ox_status status = list_meshes(&list);
+    out->listed = list.count;
+    if (status == OX_OK && list.count == 0) {
+        status = ox_fail(OX_E_CONFIG, "%s", ox_error_text());
+    }
+    OX_THEN(status, plan_likely(&list));
+    if (status == OX_OK) {
+        take(&list);
+    }
+    free(list.meshes);
+    return status;
+}

@@ -1,0 +1,102 @@
+/* The choice of a mesh in words. */
+#include "engine/mesh/mesh_choice.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { SIZES_BYTES = 80, TIME_BYTES = 96 };
+
+const char *ox_mesh_kind_name(uint32_t kind) {
+    static const char *const others[] = {"tensor", "context", "expert", "several"};
+    return kind == OX_MESH_DATA    ? "data"
+           : kind < OX_MESH_TENSOR ? ox_pipe_schedule_name((enum ox_pipe_schedule)(kind - OX_MESH_PIPE))
+                                   : others[kind - OX_MESH_TENSOR];
+}
+
+/* Writes "dp=2,pp=4,tp=2": data and pipe always, the others where there are such ranks. */
+static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_BYTES]) {
+    const struct {
+        const char *name;
+        uint32_t size;
+    } more[] = {{"tp", mesh->tensor}, {"cp", mesh->context}, {"ep", mesh->expert}};
+    int used = snprintf(text, SIZES_BYTES, "dp=%u,pp=%u", mesh->data, mesh->pipe);
+    for (int i = 0; i < 3; i++) {
+        used += more[i].size > 1 ? snprintf(text + used, SIZES_BYTES - (size_t)used, ",%s=%u", more[i].name,
+                                            more[i].size) : 0;
+    }
+    if (mesh->chunks > 1) {
+        snprintf(text + used, SIZES_BYTES - (size_t)used, " x %u", mesh->chunks);
+    }
+    return text;
+}
+
+static const char *time_text(const struct ox_mesh_tried *mesh, bool binds, char text[TIME_BYTES]) {
+    if (isfinite(mesh->seconds) && binds) {
+        snprintf(text, TIME_BYTES, "%.3g s  %s %.0f %%", mesh->seconds, ox_sim_resource_name(mesh->binding),
+                 100 * mesh->binding_share);
+    } else if (isfinite(mesh->seconds)) {
+        snprintf(text, TIME_BYTES, "%.3g s", mesh->seconds);
+    } else if (mesh->planned) {
+        snprintf(text, TIME_BYTES, "no plan");
+    } else {
+        snprintf(text, TIME_BYTES, "at least %.3g s", mesh->sketch.least);
+    }
+    return text;
+}
+
+/* Appends why there are no ranks on an axis. */
+static void refusals_text(const struct ox_mesh_choice *choice, char *text, size_t bytes) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < 3 && used < bytes; i++) {
+        if (choice->best[OX_MESH_TENSOR + i].pipe == 0 && choice->refused[i][0] != '\0') {
+            used += (size_t)snprintf(text + used, bytes - used, "; no %s ranks (%s)",
+                                     ox_mesh_kind_name(OX_MESH_TENSOR + (uint32_t)i), choice->refused[i]);
+        }
+    }
+}
+
+void ox_mesh_line(const struct ox_mesh_choice *choice, char text[OX_MESH_LINE_BYTES]) {
+    const struct ox_mesh_tried *const taken = &choice->best[choice->taken], *next = NULL;
+    char sizes[SIZES_BYTES], time[TIME_BYTES], none[2 * OX_MESH_WHY_BYTES];
+    size_t used = (size_t)snprintf(text, OX_MESH_LINE_BYTES, "--mesh auto: takes %s, %s, by the predicted time of a "
+                                   "step: ", sizes_text(taken, sizes), ox_mesh_kind_name(choice->taken));
+    const char *before = "";
+    for (uint32_t i = 0; i < OX_MESH_KINDS && used < OX_MESH_LINE_BYTES; i++) {
+        const struct ox_mesh_tried *const at = &choice->best[i];
+        next = i != choice->taken && at->seconds < (next == NULL ? (double)INFINITY : next->seconds) ? at : next;
+        if (at->pipe > 0) {
+            used += (size_t)snprintf(text + used, OX_MESH_LINE_BYTES - used, "%s%s %s %s", before,
+                                     ox_mesh_kind_name(i), sizes_text(at, sizes), time_text(at, false, time));
+            before = "; ";
+        }
+    }
+    if (next != NULL && isfinite(next->seconds) && used < OX_MESH_LINE_BYTES) {
+        used += (size_t)snprintf(text + used, OX_MESH_LINE_BYTES - used, "; %s has %s at its limit for %.0f %% of a "
+                                 "step, %s has %s for %.0f %% of one %.2f times as long",
+                                 ox_mesh_kind_name(choice->taken), ox_sim_resource_name(taken->binding),
+                                 100 * taken->binding_share, ox_mesh_kind_name((uint32_t)(next - choice->best)),
+                                 ox_sim_resource_name(next->binding), 100 * next->binding_share,
+                                 next->seconds / taken->seconds);
+    }
+    refusals_text(choice, none, sizeof none);
+    if (used < OX_MESH_LINE_BYTES) {
+        snprintf(text + used, OX_MESH_LINE_BYTES - used, "; of %u meshes %u were planned%s", choice->listed,
+                 choice->planned, none);
+    }
+}
+
+void ox_mesh_table(const struct ox_mesh_choice *choice, char text[OX_MESH_TABLE_BYTES]) {
+    size_t used = (size_t)snprintf(text, OX_MESH_TABLE_BYTES, "the best mesh of every kind, by a quick search: step, "
+                                   "and what is at its limit\n");
+    for (uint32_t i = 0; i < OX_MESH_KINDS && used < OX_MESH_TABLE_BYTES; i++) {
+        const struct ox_mesh_tried *const at = &choice->best[i];
+        char sizes[SIZES_BYTES], time[TIME_BYTES];
+        if (at->pipe > 0) {
+            used += (size_t)snprintf(text + used, OX_MESH_TABLE_BYTES - used, "  %-12s %-20s %s%s\n",
+                                     ox_mesh_kind_name(i), sizes_text(at, sizes), time_text(at, true, time),
+                                     i == choice->taken ? "  (taken)" : "");
+        }
+    }
+}
