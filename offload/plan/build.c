@@ -778,7 +778,7 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
 }
 
 static void finish(struct ox_plan *plan, const struct ox_plan_input *input, bool measuring) {
-    ox_plan_finish((struct ox_plan_full *)plan, measuring);
+    ox_plan_finish((struct ox_plan_full *)plan, measuring ? &input->budget : NULL);
     plan->peak_bytes[OX_TIER_HOST] = ox_max_u64(
         plan->peak_bytes[OX_TIER_HOST], plan->resident_bytes[OX_TIER_HOST] + ox_plan_scratch_bytes(input));
 }

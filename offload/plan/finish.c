@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Adds a dependency. `dep` is 1 + index of a task of `lane`, 0 = none. A task on its own lane needs none: lanes are
@@ -48,6 +49,8 @@ static void derive_deps(struct ox_plan_full *full) {
 }
 
 /* ---- offsets -------------------------------------------------------------------------------- */
+
+enum { MANY = 600 }; /* buffers */
 
 /* One arena after its resident part: segments in order of address, without gaps, and the runs of free segments. */
 struct space {
@@ -203,31 +206,67 @@ static void place_by_time(struct space *space) {
     }
 }
 
+static int by_address(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Lists the addresses at which packed buffers of the tier begin or end, each once and in order; returns how many. */
+static uint32_t list_bounds(const struct space *space, uint64_t *bounds) {
+    const struct ox_plan_scratch *const scratch = &space->full->scratch;
+    const uint32_t *const events = scratch->events[space->tier];
+    uint32_t count = 0, apart = 0;
+    for (uint32_t i = 0; i < scratch->event_count[space->tier]; i++) {
+        const uint32_t buf_idx = events[i] / 2;
+        if ((events[i] & 1) == 0) {
+            bounds[count++] = scratch->packed[buf_idx];
+            bounds[count++] = scratch->packed[buf_idx] + space->full->plan.bufs[buf_idx].bytes;
+        }
+    }
+    qsort(bounds, count, sizeof *bounds, by_address);
+    for (uint32_t i = 0; i < count; i++) {
+        if (apart == 0 || bounds[apart - 1] != bounds[i]) {
+            bounds[apart++] = bounds[i];
+        }
+    }
+    return apart;
+}
+
+static uint32_t find_bound(const uint64_t *bounds, uint32_t count, uint64_t address) {
+    uint32_t low = 0;
+    for (uint32_t past = count; low < past;) {
+        const uint32_t middle = low + (past - low) / 2;
+        *(bounds[middle] < address ? &low : &past) = bounds[middle] < address ? middle + 1 : middle;
+    }
+    return low;
+}
+
 /* Takes the space that packing has found. The first task of a buffer waits for all uses of those that had a part of
- * it. */
+ * it last, which have waited for those before them. */
 static void place_by_size(const struct space *space) {
     struct ox_plan *const plan = &space->full->plan;
     const struct ox_plan_scratch *const scratch = &space->full->scratch;
     const uint32_t *const events = scratch->events[space->tier];
-    const uint64_t *const packed = scratch->packed;
-    struct ox_pack_item *const taken = scratch->items;
-    uint32_t taken_count = 0;
+    uint64_t *const bounds = scratch->packed + plan->buf_cap;
+    uint32_t *const had = scratch->heads; /* per part between two bounds: the buffer that had it last, or OX_NONE */
+    const uint32_t bound_count = list_bounds(space, bounds);
+    memset(had, 0xff, bound_count * sizeof *had); /* OX_NONE */
     for (uint32_t i = 0; i < scratch->event_count[space->tier]; i++) {
         const uint32_t buf_idx = events[i] / 2;
         struct ox_buf *const buf = &plan->bufs[buf_idx];
         if ((events[i] & 1) != 0) {
             continue;
         }
-        buf->offset = space->resident + packed[buf_idx];
-        for (uint32_t k = 0; k < taken_count; k++) {
-            const uint32_t at = taken[k].buf_idx;
-            const struct ox_buf *const other = &plan->bufs[at];
-            if (other->first_task_idx < buf->first_task_idx && packed[at] < packed[buf_idx] + buf->bytes &&
-                packed[buf_idx] < packed[at] + other->bytes) {
-                inherit(space->full, buf->first_task_idx, at);
+        const uint64_t begin = scratch->packed[buf_idx];
+        buf->offset = space->resident + begin;
+        uint32_t former = OX_NONE;
+        for (uint32_t k = find_bound(bounds, bound_count, begin); bounds[k] < begin + buf->bytes; k++) {
+            if (had[k] != OX_NONE && had[k] != former) {
+                inherit(space->full, buf->first_task_idx, had[k]);
             }
+            former = had[k];
+            had[k] = buf_idx;
         }
-        taken[taken_count++].buf_idx = buf_idx;
     }
 }
 
@@ -261,10 +300,21 @@ static uint64_t place_resident(struct ox_plan *plan, int tier) {
     return bytes;
 }
 
+/* Whether better offsets than those by time may decide what fits this budget: not far below it, where there is room,
+ * and not where what lives at a time is more. With many buffers packing takes about as long as building, so it is only
+ * asked where they do not fit by time. */
+static bool decides(const struct ox_plan_budget *budget, const struct space *space, uint64_t live_most,
+                    uint64_t end) {
+    const uint64_t bytes = space->tier == OX_TIER_DEVICE ? budget->device_bytes : budget->host_bytes;
+    const bool many = space->full->scratch.event_count[space->tier] > 2 * MANY;
+    return space->resident + live_most <= bytes && space->resident + end > bytes - (many ? 0 : bytes / 8);
+}
+
 /* Finds the peak of an arena, with offsets by time, or, where these leave gaps of more than 3 % of what lives at a
  * time, with those by size, if they need less; then gives its buffers their offsets. */
 static void finish_tier(struct ox_plan_full *full, enum ox_tier tier, const struct ox_arena_lives *lives,
-                        bool measuring) {
+                        const struct ox_plan_budget *measured) {
+    const bool measuring = measured != NULL;
     struct ox_plan *const plan = &full->plan;
     struct ox_arena_known *const known = find_known(full, tier, lives->key);
     struct space space = {.full = full, .tier = tier, .measuring = true, .segments = full->scratch.segments,
@@ -274,8 +324,9 @@ static void finish_tier(struct ox_plan_full *full, enum ox_tier tier, const stru
         known->timed = true;
     }
     const uint64_t enough = lives->live_most + (space.resident + lives->live_most) / 33;
-    const uint64_t end = known->end > enough
-                             ? ox_plan_pack(full, tier, known, enough, known->end, measuring) : known->end;
+    const bool packs =
+        known->end > enough && (!measuring || decides(measured, &space, lives->live_most, known->end));
+    const uint64_t end = packs ? ox_plan_pack(full, tier, known, enough, known->end, measuring) : known->end;
     plan->resident_bytes[tier] = space.resident;
     plan->peak_bytes[tier] = space.resident + end;
     plan->live_bytes[tier] = space.resident + lives->live_most;
@@ -287,14 +338,14 @@ static void finish_tier(struct ox_plan_full *full, enum ox_tier tier, const stru
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full, bool measuring) {
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *measured) {
     struct ox_arena_lives lives[OX_TIER_NVME];
     memset(full->plan.fullest_task, 0, sizeof full->plan.fullest_task);
     ox_plan_list_lives(full, lives);
-    if (!measuring) {
+    if (measured == NULL) {
         derive_deps(full);
     }
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
-        finish_tier(full, (enum ox_tier)tier, &lives[tier], measuring);
+        finish_tier(full, (enum ox_tier)tier, &lives[tier], measured);
     }
 }

@@ -40,16 +40,18 @@ struct ox_segment {
 struct ox_pack_item {
     uint64_t bytes, begin;
     uint32_t first, freed, buf_idx;
-    uint32_t size_class;
+    uint32_t size_class, rank;
+    uint32_t next; /* of those placed: 1 + the next one that begins and lives alike; 0: none */
 };
 
 /* What was worked out before about an arena whose buffers begin and end to live in one order (offload/plan/lives.c):
- * where it ends with offsets by time, and by size in each of the orders that were tried. */
-enum { OX_PACK_ORDERS = 4, OX_ARENAS_KNOWN = 2048 };
+ * where it ends with offsets by time, by size as measured, and by size as it is then packed, in which way. */
+enum { OX_ARENAS_KNOWN = 2048 };
 struct ox_arena_known {
-    uint64_t key, end, packed_end[OX_PACK_ORDERS];
-    uint32_t tried; /* orders */
-    bool timed;     /* `end` is known */
+    uint64_t key, end, measured_end, packed_end;
+    uint64_t enough; /* for which that way was looked for */
+    uint8_t way;
+    bool timed, measured, packed; /* which of these ends are known */
 };
 
 /* What arrives from another rank of the pipeline: the input of a stage, or its gradient, or what the head's rank has
@@ -82,8 +84,10 @@ struct ox_plan_scratch {
     struct ox_mb_sum *mb_sums; /* micro_batches + 1 */
     struct ox_segment *segments; /* buf_cap + 2: each buffer adds at most one */
     uint32_t *segment_of; /* per buffer: its place in the arena while it lives, or OX_NONE */
-    uint64_t *packed;     /* per buffer: its offset behind the resident part, where its arena is packed */
-    struct ox_pack_item *items; /* buf_cap; while offsets are final: the packed buffers that have had their turn */
+    uint64_t *packed;     /* per buffer: its offset behind the resident part, where its arena is packed; then room for
+                             two addresses of each buffer */
+    struct ox_pack_item *items; /* buf_cap */
+    uint32_t *heads;            /* 2 x buf_cap + OX_PACK_HEADS_MORE: lists of items, then who had a part last */
     uint32_t *weights_home, *state_home, *replaced; /* per unit: resident buffers, or OX_NONE */
     uint32_t *grad_home, *grad_spool;    /* per gradient */
     uint32_t *residual;   /* per gradient: what its exchanges of low rank keep, or OX_NONE */
@@ -136,12 +140,14 @@ struct ox_arena_lives {
 void ox_plan_list_lives(struct ox_plan_full *full, struct ox_arena_lives out[OX_TIER_NVME]);
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * requires. Fills peak_bytes. `measuring`: peaks alone. */
-void ox_plan_finish(struct ox_plan_full *full, bool measuring);
+ * requires. Fills peak_bytes. `measured`: peaks alone, and those no better than by time where that is far below this
+ * budget, or where no offsets would fit it; else NULL. */
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *measured);
 
 /* Gives the buffers of a tier offsets by size, in scratch.packed unless `measuring`, and returns where they end; `most`
- * if that is not less, or if there are too many. It tries other orders as long as that is more than `enough`; not while
- * `measuring`, which then finds at most more. */
+ * if that is not less. It tries other ways as long as that is more than `enough`; not while `measuring`, which then
+ * finds at most more. */
+enum { OX_PACK_HEADS_MORE = 128 };
 uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
                       uint64_t most, bool measuring);
 

@@ -426,7 +426,7 @@ static uint64_t check_gaps(const struct ox_plan *plan) {
 
 static void check_wide(uint64_t arenas) {
     printf("%llu of %llu arenas have gaps of more than 3 %%\n", (unsigned long long)wide, (unsigned long long)arenas);
-    CHECK(arenas > 100 && 20 * wide < arenas);
+    CHECK(arenas > 100 && 40 * wide < arenas);
 }
 
 /* A refusal tells the bytes of the largest plan that it hands out, and advises what fits. */
