@@ -96,7 +96,7 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
 static enum ox_status ask(const struct ox_predict_input *input, const struct ox_prediction *now,
                           enum ox_advice_kind kind, struct ox_advice *out) {
     struct variant v = {.config = *input->config, .machine = *input->config->machine};
-    v.config.request.rough = true;
+    v.config.request.rough = v.config.compares = true;
     v.config.machine = &v.machine;
     const bool falls_back = kind < OX_ADVICE_TOKENS; /* on the current plan, which still fits with more memory */
     if (!vary(&v, kind)) {
@@ -110,6 +110,7 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
         struct ox_predict_input varied = *input;
         varied.config = &v.config;
         varied.plan = plan;
+        varied.step_alone = true;
         status = ox_predict(&varied, &then);
     }
     if (status == OX_OK) {
@@ -178,7 +179,7 @@ static bool release(struct ox_placement_request *request, int option) {
 
 static bool fits(struct ox_engine_config *config) {
     struct ox_engine_plan *plan = NULL;
-    config->request.rough = true;
+    config->request.rough = config->compares = true;
     const bool does = ox_engine_plan_open(config, &plan) == OX_OK;
     ox_engine_plan_close(&plan);
     return does;

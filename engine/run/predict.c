@@ -259,9 +259,11 @@ enum ox_status ox_predict(const struct ox_predict_input *input, struct ox_predic
     const enum ox_status status = open_played(input, &played);
     if (status == OX_OK) {
         simulate(&played, out);
-        simulate_held(&played, out);
-        simulate_eval(&played, out);
-        find_floor(&played, out);
+        if (!input->step_alone) {
+            simulate_held(&played, out);
+            simulate_eval(&played, out);
+            find_floor(&played, out);
+        }
         close_played(&played);
     }
     return status;

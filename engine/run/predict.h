@@ -16,6 +16,7 @@ extern "C" {
 OX_MUST enum ox_status ox_predict_machine(const char *profile, uint32_t drive_count, struct ox_machine *out);
 
 struct ox_predict_input {
+    bool step_alone; /* nothing beside the step: no evaluation, no lower bound */
     const struct ox_engine_config *config; /* with its machine */
     const struct ox_engine_plan *plan; /* that of the first rank, with the others' */
     uint32_t rank; /* whose part of a step is wanted; of a pipeline one rank of each coordinate is simulated with it */

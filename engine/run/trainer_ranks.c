@@ -693,7 +693,7 @@ static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_t
     if (mesh->context == 1 && trainer->config.train.context_groups == 1) {
         trainer->config.train.context_groups = start->context_groups;
     }
-    trainer->engine_config.request.rough = false;
+    trainer->engine_config.request.rough = trainer->engine_config.compares = false;
     words->pipeline_parallel_size = mesh->pipe;
     words->context_parallel_size = mesh->context;
     words->tensor_parallel_size = mesh->tensor;
@@ -718,7 +718,7 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
     struct ox_mesh_choice *const choice = &trainer->mesh_choice;
     struct ox_mesh_ask ask;
     char text[OX_MESH_LINE_BYTES];
-    start.engine.request.rough = true;
+    start.engine.request.rough = start.engine.compares = true;
     enum ox_status status = ask_for(&start, &ask);
     OX_THEN(status, ox_mesh_choose(&ask, choice));
     OX_THEN(status, take_mesh(&start, &choice->best[choice->taken]));

@@ -18,7 +18,8 @@ enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const struct 
     prediction->mean_seconds = 0;
     enum ox_status status = ox_engine_plan_open(&trainer->engine_config, &trainer->plan);
     if (status == OX_OK) {
-        const struct ox_predict_input input = ox_trainer_predict_input(trainer);
+        struct ox_predict_input input = ox_trainer_predict_input(trainer);
+        input.step_alone = true;
         status = ox_predict(&input, prediction);
     }
     return status;
@@ -127,7 +128,7 @@ enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
     struct tried tried[OX_DIVISIONS_MAX] = {{.seconds = (double)INFINITY}};
     const uint32_t count = ox_trainer_divisions(trainer, divisions);
     uint32_t best = 0;
-    engine->request.rough = true;
+    engine->request.rough = engine->compares = true;
     for (uint32_t i = 0; i < count; i++) {
         struct ox_prediction prediction;
         const enum ox_status status = ox_trainer_try_division(trainer, &divisions[i], &prediction);
@@ -143,7 +144,7 @@ enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
     }
     engine->sharding = divisions[best].sharding;
     engine->copies = divisions[best].copies;
-    engine->request.rough = false;
+    engine->request.rough = engine->compares = false;
     if (isfinite(tried[best].seconds)) {
         tell(divisions, tried, count, best);
     }

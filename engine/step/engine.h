@@ -58,6 +58,7 @@ struct ox_engine_config {
     /* placement: no bit depends on it */
     struct ox_plan_budget budget; /* nvme_bytes = sum of nvme_bytes below; drive_speeds outlive the engine */
     struct ox_placement_request request;
+    bool compares; /* the plan is compared and never carried out: of ranks that are alike one stands for all */
     const struct ox_machine *machine; /* the machine to plan for, while plans open; NULL: a nominal one */
     uint32_t machine_compute_threads, machine_optimizer_threads; /* on that machine; 0: one per core */
     uint64_t chunk_elems; /* 0: as ranks divide the model evenly; the plan's table has the number */

@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/pool.h"
+#include "offload/plan/sums.h"
 #include "offload/proof/proof.h"
 #include "offload/sim/sim.h"
 
@@ -153,18 +154,6 @@ static void copy_homes(const struct ox_engine_plan *from, struct ox_engine_plan 
     }
 }
 
-/* Builds and proves the plans of a rank, with the placement and the homes that were chosen for the first one of its
- * coordinate. */
-static enum ox_status open_other(const struct ox_engine_plan *first, const struct ox_engine_plan *like,
-                                 const struct ox_plan_budget *budget, uint32_t idx, struct ox_engine_plan *out) {
-    const enum ox_status status = open_input(first, like, budget, idx, out);
-    if (status != OX_OK) {
-        return status;
-    }
-    copy_homes(like, out);
-    return build_all(out, first->train->kind, first->eval_after_step != NULL);
-}
-
 /* ---- coordinates: those of a pipeline, and within each the ranks that divide features --------------------------- */
 
 static uint32_t coordinates(const struct ox_engine_plan *plan) {
@@ -195,6 +184,31 @@ static struct ox_engine_plan *coordinate_of(struct ox_engine_plan *plan, uint32_
     return at == 0 ? plan : &plan->others[at * ox_plan_data_ranks(&plan->input) - 1];
 }
 
+/* The unit that the first of the ranks which divide features has in the place of this one: of the same stage, with the
+ * first groups. Itself, where no group has it. */
+static uint32_t first_like(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t own = ox_max_u64(input->ranks.tensor_groups, 1) / ox_plan_tensors(input);
+    const struct ox_plan_stage *const stage = &input->model.stages[input->model.units[unit_idx].stage_idx];
+    const uint32_t group = input->ranks.group_of[unit_idx];
+    uint32_t like = unit_idx;
+    for (uint32_t i = 0; i < stage->unit_count && group != OX_NONE; i++) {
+        like = input->ranks.group_of[stage->units[i].unit_idx] == group % own ? stage->units[i].unit_idx : like;
+    }
+    return like;
+}
+
+/* Places the units of a coordinate as the first of those with the same stages has placed its own: they have as much to
+ * do, with other groups of features. */
+static void follow_first(struct ox_engine_plan *plan, uint32_t at, uint32_t first) {
+    const struct ox_engine_plan *const like = coordinate_of(plan, first);
+    struct ox_engine_plan *const to = coordinate_of(plan, at);
+    to->input.placement = like->input.placement;
+    to->input.budget.generations = like->input.budget.generations;
+    for (uint32_t i = 0; i < to->table.unit_count; i++) {
+        to->table.shards[i].homes = like->table.shards[first_like(&to->input, i)].homes;
+    }
+}
+
 /* Chooses for one coordinate, and for the others what has that in common with it. *failed: the one for which nothing
  * fits. `chosen`: the first one is as it should be. */
 static enum ox_status choose_from(const struct ox_engine_config *config, struct ox_engine_plan *plan, uint32_t base,
@@ -203,8 +217,12 @@ static enum ox_status choose_from(const struct ox_engine_config *config, struct 
     struct ox_placement_request like = config->request;
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < count && status == OX_OK; i++) {
-        struct ox_engine_plan *const of = coordinate_of(plan, (base + i) % count);
-        if (i > 0 || !chosen) {
+        const uint32_t at = (base + i) % count, tensors = ox_plan_tensors(&plan->input), first = at / tensors * tensors;
+        struct ox_engine_plan *const of = coordinate_of(plan, at);
+        if (i > 0 && at != first && at > base) {
+            close_plans(of);
+            follow_first(plan, at, first);
+        } else if (i > 0 || !chosen) {
             close_plans(of);
             status = choose(config, i == 0 ? &config->request : &like, of);
         }
@@ -278,6 +296,48 @@ static enum ox_status check_together(const struct ox_engine_plan *plan) {
     return status;
 }
 
+/* Whether two ranks of a coordinate have as much of everything. */
+static bool alike(const struct ox_engine_plan *a, const struct ox_engine_plan *b) {
+    const struct ox_sums sums[] = {ox_plan_sums(&a->input), ox_plan_sums(&b->input)};
+    bool same = a->input.model.micro_batches == b->input.model.micro_batches &&
+                ox_sums_part_count(&sums[0]) == ox_sums_part_count(&sums[1]);
+    for (uint32_t i = 0; i < a->table.unit_count && same; i++) {
+        same = a->table.shards[i].elem_count == b->table.shards[i].elem_count &&
+               a->table.shards[i].chunk_count == b->table.shards[i].chunk_count;
+    }
+    return same;
+}
+
+/* Lets a rank have the plans of an earlier one of its coordinate that has as much of everything; false: none has. They
+ * name the ranks that the other deals with, so that this is for plans that are compared and never carried out. */
+static bool take_alike(struct ox_engine_plan *plan, uint32_t idx, uint32_t first) {
+    struct ox_engine_plan *const own = &plan->others[idx - 1];
+    for (uint32_t i = first; i < idx; i++) {
+        const struct ox_engine_plan *const other = ox_engine_plan_at(plan, i);
+        if (alike(other, own)) {
+            own->train = other->train;
+            own->eval = other->eval;
+            own->eval_after_step = other->eval_after_step;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Opens the plans of a rank that is not the first of its coordinate; `loose`: as take_alike. */
+static enum ox_status open_next(struct ox_engine_plan *plan, const struct ox_plan_budget *budget, uint32_t idx,
+                                bool loose) {
+    const uint32_t first = idx / ox_plan_data_ranks(&plan->input) * ox_plan_data_ranks(&plan->input);
+    const struct ox_engine_plan *const like = ox_engine_plan_at(plan, first);
+    struct ox_engine_plan *const own = &plan->others[idx - 1];
+    OX_TRY(open_input(plan, like, budget, idx, own));
+    if (loose && take_alike(plan, idx, first)) {
+        return OX_OK;
+    }
+    copy_homes(like, own);
+    return build_all(own, plan->train->kind, plan->eval_after_step != NULL);
+}
+
 static enum ox_status open_others(const struct ox_engine_config *config, struct ox_engine_plan *plan,
                                   const struct ox_plan_budget *budget) {
     const uint32_t count = plan->input.ranks.count, each = ox_plan_data_ranks(&plan->input);
@@ -293,14 +353,15 @@ static enum ox_status open_others(const struct ox_engine_config *config, struct 
         status = each < count ? choose_coordinates(config, plan, budget) : OX_OK;
         OX_THEN(status, join_coordinates(plan));
     }
+    /* No run has as many, or these are compared with others: then one of those that are alike stands for all. */
+    const bool loose = config->compares || count > OX_COMM_RANKS_MAX;
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
-        if (i % each != 0) {
-            status = open_other(plan, ox_engine_plan_at(plan, i / each * each), budget, i, &plan->others[i - 1]);
+        status = i % each != 0 ? open_next(plan, budget, i, loose) : OX_OK;
+        if (!loose) {
+            share_plans(plan, i);
         }
-        share_plans(plan, i);
     }
-    OX_THEN(status, check_together(plan));
-    return status;
+    return status == OX_OK && !loose ? check_together(plan) : status;
 }
 
 /* How much more memory of this tier the plans of the other ranks need than they have. */
