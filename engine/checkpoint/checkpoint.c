@@ -437,7 +437,8 @@ enum ox_status ox_checkpoint_write(struct ox_engine *engine, const struct ox_run
     if (job.files != NULL) {
         status = ox_checkpoint_files_fill(job.files, engine, false);
     }
-    if (ox_engine_has_residuals(engine) && ox_team_leads(job.team) && job.files != NULL && !save->weights_alone) {
+    if (ox_engine_has_residuals(engine) && job.files != NULL && !save->weights_alone) {
+        status = ox_team_agree(job.team, OX_TEAM_RUN, status, "the planes of a checkpoint");
         OX_THEN(status, ox_checkpoint_write_residuals(engine, job.tmp));
     }
     return ox_checkpoint_end(&job, OX_TEAM_RUN, status);

@@ -38,8 +38,8 @@ OX_MUST enum ox_status ox_checkpoint_drop_state(const char *path);
 enum { OX_OPTIM_NAME_BYTES = OX_TENSOR_NAME_BYTES + 16 };
 #define OX_OPTIM_FILE "optimizer.safetensors"
 #define OX_RESIDUALS_FILE "powersgd.safetensors"
-/* Writes that file, from the first process's copy of the model, after ox_engine_average_residuals; reads it on every
- * process, where it is there. */
+/* Writes that file, of the first copy of the model, after ox_engine_average_residuals; reads it, where it
+ * is there. All processes call each. */
 OX_MUST enum ox_status ox_checkpoint_write_residuals(struct ox_engine *engine, const char *folder);
 OX_MUST enum ox_status ox_checkpoint_read_residuals(struct ox_engine *engine, const char *folder);
 /* Writes "<tensor name>.exp_avg" and the like into `name`, of OX_OPTIM_NAME_BYTES. */

@@ -87,27 +87,44 @@ static enum ox_status write_block(void *context, const struct ox_residual *of) {
     return status;
 }
 
-enum ox_status ox_checkpoint_write_residuals(struct ox_engine *engine, const char *folder) {
-    struct list list = {.model = ox_engine_config_of(engine)->model};
+/* Lists all tensors of the file; the caller frees `specs` and `names`. */
+static enum ox_status open_list(const struct ox_engine *engine, struct list *list) {
     uint32_t most = 0;
+    OX_TRY(ox_engine_list_residuals(engine, count_block, &most));
+    list->specs = calloc(most + 1u, sizeof *list->specs);
+    list->names = calloc(most + 1u, sizeof *list->names);
+    if (list->specs == NULL || list->names == NULL) {
+        return ox_fail(OX_E_NOMEM, "checkpoint: no memory to list residuals");
+    }
+    add(list, COPIES, 1, 1);
+    return ox_engine_list_residuals(engine, list_block, list);
+}
+
+/* Creates the file on the first process, and joins it on the others. */
+static enum ox_status open_file(struct list *list, struct ox_team *team, const char *path, enum ox_status status) {
+    if (ox_team_leads(team)) {
+        OX_THEN(status, ox_st_create(path, list->specs, list->count, &list->writer));
+    }
+    status = ox_team_agree(team, OX_TEAM_RUN, status, "the file of residuals");
+    if (!ox_team_leads(team)) {
+        OX_THEN(status, ox_st_join(path, list->specs, list->count, &list->writer));
+    }
+    return status;
+}
+
+enum ox_status ox_checkpoint_write_residuals(struct ox_engine *engine, const char *folder) {
+    struct ox_team *const team = ox_engine_config_of(engine)->team;
+    struct list list = {.model = ox_engine_config_of(engine)->model};
     char path[OX_PATH_BYTES];
     enum ox_status status = ox_path_join(folder, OX_RESIDUALS_FILE, path);
-    OX_THEN(status, ox_engine_each_residual(engine, true, count_block, &most));
-    list.specs = calloc(most + 1u, sizeof *list.specs);
-    list.names = calloc(most + 1u, sizeof *list.names);
-    if (status == OX_OK && (list.specs == NULL || list.names == NULL)) {
-        status = ox_fail(OX_E_NOMEM, "checkpoint: no memory to list residuals");
-    }
+    OX_THEN(status, open_list(engine, &list));
+    status = open_file(&list, team, path, status);
     if (status == OX_OK) {
-        add(&list, COPIES, 1, 1);
-    }
-    OX_THEN(status, ox_engine_each_residual(engine, true, list_block, &list));
-    OX_THEN(status, ox_st_create(path, list.specs, list.count, &list.writer));
-    if (status == OX_OK) {
+        const float copies = (float)ox_plan_copies(&ox_engine_plan_of(engine)->input);
         ox_st_share(list.writer); /* rows that no block has stay zeros */
         status = ox_engine_each_residual(engine, true, write_block, &list);
-        const float copies = (float)ox_plan_copies(&ox_engine_plan_of(engine)->input);
-        OX_THEN(status, ox_st_write(list.writer, find(&list, COPIES), 0, &copies, sizeof copies));
+        OX_THEN(status, ox_team_leads(team) ? ox_st_write(list.writer, find(&list, COPIES), 0, &copies, sizeof copies)
+                                            : OX_OK);
     }
     if (status == OX_OK) {
         status = ox_st_finish(&list.writer);

@@ -208,7 +208,8 @@ enum ox_status ox_trainer_finish_update(struct ox_trainer *trainer) {
 
 bool ox_trainer_save_waits(const struct ox_trainer *trainer) {
     return trainer->saving.tee != NULL || ox_engine_store(trainer->engine) == NULL ||
-           trainer->config.memory.store_generations == 1;
+           trainer->config.memory.store_generations == 1 ||
+           ox_engine_has_residuals(trainer->engine); /* of which all copies take the mean */
 }
 
 /* Finishes a checkpoint that is being written: waits for the drive, or abandons it if chunks are missing that the
@@ -416,7 +417,7 @@ void ox_trainer_save_behind(struct ox_trainer *trainer) {
     /* An interrupted step destroys a store of one generation, so a checkpoint must be complete before it. And no update
      * passes on the chunks of what lives on the device. */
     if (ox_engine_store(trainer->engine) == NULL || trainer->config.memory.store_generations == 1 ||
-        ox_plan_commits_between(&ox_trainer_plan(trainer)->input)) {
+        ox_engine_has_residuals(trainer->engine) || ox_plan_commits_between(&ox_trainer_plan(trainer)->input)) {
         ox_trainer_save_or_warn(trainer);
         return;
     }

@@ -279,29 +279,36 @@ static const char *not_of_low_rank(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config *const config = &trainer->config;
     return engine->device == OX_DEVICE_CUDA                        ? "--device cuda"
-           : engine->pipe * engine->tensors * engine->contexts > 1 ? "ranks that divide layers, features or rows"
+           : ox_model_groups(&engine->model->config) > 1           ? "groups of features (--tensor-groups)"
            : engine->experts > 1                                   ? "--expert-parallel-size"
            : strcmp(config->ranks.mesh, "auto") == 0               ? "--mesh auto"
-           : config->memory.nvme_count > 0                         ? "--nvme"
-           : engine->dtype == OX_COMPUTE_FP16                      ? "--dtype fp16"
            : config->ranks.exchange_dtype != OX_EXCHANGE_FP32      ? "--exchange-dtype"
            : config->ranks.reduction == OX_REDUCTION_LIBRARY       ? "--reduction library" : NULL;
 }
 
-/* Divides the model among the ranks of a process, each of which then has a copy, unless the user has said so. Of one
- * process that plans for several the copies are theirs. */
+/* Of the ranks that have the same layers, those of a process make a copy: so many copies there are. Of one process that
+ * plans for several each rank is one. */
+static uint32_t copies_over(const struct ox_trainer *trainer, uint32_t ranks) {
+    const uint32_t processes = ox_team_count(trainer->team);
+    const uint32_t of_process = ranks * trainer->engine_config.pipe / processes;
+    return processes == 1 ? ranks : ranks / (uint32_t)ox_max_u64(ox_min_u64(ranks, of_process), 1);
+}
+
+/* Divides the model among the ranks of a process, which then have a copy, unless the user has said so. */
 static enum ox_status divide_for_processes(struct ox_trainer *trainer, uint32_t ranks) {
     struct ox_config_ranks *const words = &trainer->config.ranks;
-    const uint32_t processes = ox_team_count(trainer->team);
-    const bool plans = trainer->config.tool.plan_only && processes == 1;
-    if (ranks == 1 || (processes == 1 && !plans)) {
-        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": needs several processes; within one, sums are exact "
-                       "and cost no network; leave it out, or start processes with mpirun", words->powersgd_rank);
+    const uint32_t copies = copies_over(trainer, ranks);
+    const bool plans = trainer->config.tool.plan_only;
+    if (copies == 1 || (ox_team_count(trainer->team) == 1 && !plans)) {
+        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": needs several processes%s; within one, sums are "
+                       "exact and cost no network; leave it out, or start %s with mpirun", words->powersgd_rank,
+                       trainer->engine_config.pipe > 1 ? " with the same layers" : "",
+                       trainer->engine_config.pipe > 1 ? "more processes" : "processes");
     }
     if (words->sharding == OX_SHARDING_CHOICE_AUTO) {
-        const bool alone = plans || ranks == processes;
+        const bool alone = ranks == copies && trainer->config.memory.nvme_count == 0; /* no_shard has no store */
         words->sharding = alone ? OX_SHARDING_CHOICE_NO_SHARD : OX_SHARDING_CHOICE_HYBRID_SHARD;
-        words->shard_size = alone ? 0 : ranks / processes;
+        words->shard_size = alone ? 0 : ranks / copies;
     }
     return OX_OK;
 }
@@ -323,16 +330,16 @@ enum ox_status ox_trainer_divide_low_rank(struct ox_trainer *trainer, uint32_t r
 enum ox_status ox_trainer_set_low_rank(struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_config_ranks *const words = &trainer->config.ranks;
     struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint32_t processes = ox_team_count(trainer->team);
+    const uint32_t processes = ox_team_count(trainer->team), expected = copies_over(trainer, ranks);
     if (words->powersgd_rank == 0 || trainer->input.eval_alone) {
         return OX_OK;
     }
     const uint32_t copies = engine->sharding == OX_SHARDING_NONE ? ranks : engine->copies;
-    if (copies <= 1 || (processes > 1 && copies != processes)) {
-        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": sums within a process stay exact, so each of the %u "
-                       "processes has a copy of the model; give --sharding hybrid_shard --shard-size %u, no_shard "
-                       "with one rank a process, or leave out --sharding", words->powersgd_rank, processes,
-                       ranks / processes);
+    if (copies <= 1 || (processes > 1 && copies != expected)) {
+        return ox_fail(OX_E_CONFIG, "--powersgd-rank %" PRIu64 ": sums within a process stay exact, so the ranks of "
+                       "each of the %u processes have a copy of their layers; give --sharding hybrid_shard "
+                       "--shard-size %u, no_shard with one rank a process, or leave out --sharding",
+                       words->powersgd_rank, processes, ranks / expected);
     }
     engine->low_rank = (struct ox_low_rank_config){
         .rank = (uint32_t)words->powersgd_rank, .min_rate = words->powersgd_min_rate,

@@ -435,7 +435,10 @@ static enum ox_status resume_store(struct ox_trainer *trainer, uint64_t step_min
     }
     trainer->note = note;
     *resumed = true;
-    return take_state(trainer, &note.state, "the store");
+    status = take_state(trainer, &note.state, "the store");
+    /* A run goes on with the mean that a checkpoint has. */
+    return status == OX_OK && info.step == step_min && checkpoint[0] != '\0'
+               ? ox_engine_average_residuals(trainer->engine) : status;
 }
 
 /* Opens a second engine with the same plan, because an engine cannot change its store; at the start this is cheap. */

@@ -388,7 +388,9 @@ enum ox_status ox_engine_describe(const struct ox_engine_config *config, struct 
     }
     plan->input.table = &plan->table;
     plan->input.budget.nvme_fixed_bytes =
-        config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / store_ranks(&plan->input);
+        config->nvme_count * ox_store_fixed_bytes(2 * plan->table.chunk_count) / store_ranks(&plan->input) +
+        ox_low_rank_stored_bytes(&plan->input) * (config->request.may_keep_three ? OX_STORE_GENERATIONS_MAX
+                                                  : ox_plan_generations(&plan->input.budget));
     *out = plan;
     return OX_OK;
 }

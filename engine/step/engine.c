@@ -539,7 +539,8 @@ static enum ox_status roll_back(struct ox_seat *seat, void *context) {
 enum ox_status ox_engine_roll_back(struct ox_engine *engine) {
     enum ox_status status = ox_engine_check_store(engine);
     OX_THEN(status, ox_engine_all(engine, roll_back, NULL, "the return to the last commit"));
-    return status;
+    const bool averaged = engine->averaged_step == ox_first_rank(engine)->planes.step; /* behind that commit */
+    return status == OX_OK && averaged ? ox_engine_average_residuals(engine) : status;
 }
 
 static void add_share(struct ox_step_result *out, const struct ox_step_result *share) {

@@ -258,11 +258,13 @@ struct ox_batch ox_engine_batch(struct ox_engine *engine, uint32_t mb_idx);
 struct ox_residual {
     uint32_t tensor_idx, use;        /* the matrix, and which use of its unit the gradient is of */
     uint32_t row_first, rows, cols, rank;
-    float *rest, *q;                 /* (rows, cols), and (rank, cols) */
+    float *rest, *q;                 /* (rows, cols), and (rank, cols); NULL in a list */
 };
 typedef enum ox_status ox_residual_fn(void *context, const struct ox_residual *of);
 bool ox_engine_has_residuals(const struct ox_engine *engine);
-/* Calls `fn` for the blocks of all ranks of this process, or of its first copy of the model; ends with its failure. */
+/* Calls `fn` for the blocks of all ranks of this process, or of those of the first copy of the model; ends with its
+ * failure. The list has the blocks of that copy, whichever process has them, in an order that all have. */
+OX_MUST enum ox_status ox_engine_list_residuals(const struct ox_engine *engine, ox_residual_fn *fn, void *context);
 OX_MUST enum ox_status ox_engine_each_residual(struct ox_engine *engine, bool one_copy, ox_residual_fn *fn,
                                                void *context);
 /* Replaces the residuals of all copies by their mean: together they have as much left to send as before. All

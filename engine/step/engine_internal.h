@@ -31,6 +31,7 @@ struct ox_engine {
     pthread_mutex_t tee_lock; /* one rank at a time calls it */
     bool averaged; /* memory has averages in the place of weights, which the last commit has */
     bool failed; /* since the last step that succeeded, so ranks may have to be made ready */
+    uint64_t averaged_step; /* after which residuals were replaced by their mean; 0: none */
     bool store_lost; /* there was one, and after a failure it did not open again */
     uint32_t rank_total; /* of all processes */
     uint32_t rank_first; /* the rank of the first seat */
@@ -76,6 +77,8 @@ OX_MUST enum ox_status ox_engine_all(struct ox_engine *engine, ox_seat_fn *fn, v
 
 /* Lists the matrices of all units that are trained, in the order of units, where copies exchange their gradients in low
  * rank (residuals.c). */
+/* Whether the rank of a plan is one of those that have the first copy of the model. */
+bool ox_rank_of_first_copy(const struct ox_plan_input *input);
 OX_MUST enum ox_status ox_engine_low_rank_open(const struct ox_engine_config *config, struct ox_engine_plan *plan);
 
 /* ---- engine_store.c ---- */

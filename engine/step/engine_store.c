@@ -44,6 +44,11 @@ static uint64_t geometry_hash(const struct ox_engine *engine, uint32_t process) 
     hash = team == NULL || experts == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, experts, 0, 0}, 4);
     hash = team == NULL || tensors == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, tensors, 0}, 3);
     hash = team == NULL || copies == 1 ? hash : ox_hash_seed((const uint64_t[]){hash, copies}, 2);
+    if (engine->plan->input.ranks.low_rank != NULL) { /* whose residuals are extents of their own */
+        const uint64_t words[] = {hash, engine->config.low_rank.rank,
+                                  (uint64_t)(1000 * engine->config.low_rank.min_rate)};
+        hash = ox_hash_seed(words, sizeof words / sizeof *words);
+    }
     for (uint32_t i = 0; team != NULL && ox_plan_pipe(&engine->plan->input) > 1 && i < model->unit_count; i++) {
         const uint64_t owner[] = {hash, ox_plan_owner(&engine->plan->input.ranks, i)}; /* and with units of their own */
         hash = ox_hash_seed(owner, sizeof owner / sizeof *owner);
@@ -85,14 +90,22 @@ static void end_opening(struct opening *opening) {
 
 /* The extents of this process's ranks: with one process those of all. */
 static enum ox_status begin_opening(struct ox_engine *engine, const uint64_t run_id[2], struct opening *out) {
-    const uint32_t extent_count = 2 * ox_first_rank(engine)->plan->table.chunk_count;
+    const uint32_t chunks = 2 * ox_first_rank(engine)->plan->table.chunk_count;
+    uint32_t extent_count = chunks, residuals = 0;
+    for (uint32_t i = 0; i < engine->seat_count; i++) {
+        engine->seats[i].rank->residual_first = extent_count;
+        extent_count += ox_low_rank_extents(&engine->seats[i].rank->plan->input, NULL);
+    }
     *out = (struct opening){.extents = calloc(extent_count, sizeof *out->extents)};
     if (out->extents == NULL || !list_spool(engine, &out->spool)) {
         return ox_fail(OX_E_NOMEM, "store: no memory for %u extents", extent_count);
     }
     for (uint32_t i = 0; i < engine->seat_count; i++) {
-        ox_shard_extents(&engine->seats[i].rank->plan->table, out->extents);
+        const struct ox_rank *const rank = engine->seats[i].rank;
+        ox_shard_extents(&rank->plan->table, out->extents);
+        residuals += ox_low_rank_extents(&rank->plan->input, out->extents + rank->residual_first);
     }
+    OX_ASSERT(chunks + residuals == extent_count);
     out->config = (struct ox_store_config){
         .backend = engine->config.io,
         .folders = engine->config.nvme_folders,
@@ -237,7 +250,7 @@ static enum ox_status load_and_verify(struct ox_seat *seat, void *context) {
          unit_idx++) {
         status = ox_rank_load_unit(rank, unit_idx, 0, rank->config.stop);
     }
-    return status;
+    return status == OX_OK && info->committed ? ox_rank_read_residuals(rank) : status;
 }
 
 enum ox_status ox_engine_store_open(struct ox_engine *engine, const uint64_t run_id[2]) {
@@ -261,7 +274,10 @@ static enum ox_status end_load(struct ox_engine *engine, enum ox_status status) 
     struct ox_first_failure first = {0};
     ox_first_failure_note(&first, status);
     for (uint32_t i = 0; i < engine->seat_count; i++) {
-        ox_first_failure_note(&first, ox_rank_load_end(engine->seats[i].rank));
+        struct ox_rank *const rank = engine->seats[i].rank;
+        const enum ox_status ended = ox_rank_load_end(rank);
+        ox_first_failure_note(&first, ended != OX_OK || engine->store == NULL ? ended
+                                                                              : ox_rank_write_residuals(rank, false));
     }
     if (first.status != OX_OK && engine->store != NULL) {
         ox_store_abort(engine->store);

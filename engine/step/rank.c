@@ -215,6 +215,10 @@ static void register_slots(struct ox_rank *rank) {
     }
 }
 
+bool ox_rank_of_first_copy(const struct ox_plan_input *input) {
+    return ox_plan_group(input, OX_AXIS_COPY).idx == 0;
+}
+
 void ox_rank_disconnect_store(struct ox_rank *rank) {
     ox_stream_close(&rank->stream);
     ox_store_port_close(&rank->chunk_slots.transfers.port);

@@ -54,21 +54,20 @@ static float *kept_of(const struct ox_rank *rank, uint32_t grad_idx, const struc
     return both + (rank->low_rank_half ? ox_low_rank_kept(sizes) : 0);
 }
 
-static enum ox_status each_of_gradient(const struct ox_engine *engine, const struct ox_rank *rank, uint32_t grad_idx,
-                                       ox_residual_fn *fn, void *context) {
-    const struct ox_plan_input *const input = &rank->plan->input;
+/* The blocks of a gradient in a rank's slice, and what is kept of them from `kept` on; NULL: they are listed alone. */
+static enum ox_status each_of_gradient(const struct ox_engine *engine, const struct ox_plan_input *input,
+                                       uint32_t grad_idx, float *kept, ox_residual_fn *fn, void *context) {
     const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, grad_idx);
     struct ox_low_rank_block block = {0};
     enum ox_status status = OX_OK;
-    float *rest = sizes.count > 0 ? kept_of(rank, grad_idx, &sizes) : NULL;
-    float *q = sizes.count > 0 ? rest + sizes.blocks : NULL;
+    float *rest = kept, *q = kept == NULL ? NULL : kept + sizes.blocks;
     while (status == OX_OK && ox_low_rank_next(input, grad_idx, &block)) {
         status = fn(context, &(struct ox_residual){
             .tensor_idx = engine->plan->matrix_tensors[block.matrix_idx], .use = use_of(&input->model, grad_idx),
             .row_first = block.row_first, .rows = block.rows, .cols = block.cols, .rank = block.rank,
             .rest = rest, .q = q});
-        rest += (uint64_t)block.rows * block.cols;
-        q += (uint64_t)block.cols * block.rank;
+        rest = kept == NULL ? NULL : rest + (uint64_t)block.rows * block.cols;
+        q = kept == NULL ? NULL : q + (uint64_t)block.cols * block.rank;
     }
     return status;
 }
@@ -77,14 +76,28 @@ bool ox_engine_has_residuals(const struct ox_engine *engine) {
     return engine->plan->input.ranks.low_rank != NULL;
 }
 
-enum ox_status ox_engine_each_residual(struct ox_engine *engine, bool one_copy, ox_residual_fn *fn, void *context) {
-    const uint32_t holders = ox_plan_holders(&engine->plan->input);
+enum ox_status ox_engine_list_residuals(const struct ox_engine *engine, ox_residual_fn *fn, void *context) {
     enum ox_status status = OX_OK;
-    OX_ASSERT(ox_engine_has_residuals(engine) && engine->seat_count % holders == 0);
-    for (uint32_t i = 0; i < (one_copy ? holders : engine->seat_count) && status == OX_OK; i++) {
+    for (uint32_t i = 0; i < ox_plan_rank_count(&engine->plan->input) && status == OX_OK; i++) {
+        const struct ox_plan_input *const input = &ox_engine_plan_at(engine->plan, i)->input;
+        for (uint32_t k = 0; k < input->model.grad_count && ox_rank_of_first_copy(input) && status == OX_OK; k++) {
+            status = each_of_gradient(engine, input, k, NULL, fn, context);
+        }
+    }
+    return status;
+}
+
+enum ox_status ox_engine_each_residual(struct ox_engine *engine, bool one_copy, ox_residual_fn *fn, void *context) {
+    enum ox_status status = OX_OK;
+    OX_ASSERT(ox_engine_has_residuals(engine));
+    for (uint32_t i = 0; i < engine->seat_count && status == OX_OK; i++) {
         const struct ox_rank *const rank = engine->seats[i].rank;
-        for (uint32_t k = 0; k < rank->plan->input.model.grad_count && status == OX_OK; k++) {
-            status = each_of_gradient(engine, rank, k, fn, context);
+        const struct ox_plan_input *const input = &rank->plan->input;
+        const uint32_t count = !one_copy || ox_rank_of_first_copy(input) ? input->model.grad_count : 0;
+        for (uint32_t k = 0; k < count && status == OX_OK; k++) {
+            const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, k);
+            float *const kept = sizes.count > 0 ? kept_of(rank, k, &sizes) : NULL;
+            status = kept != NULL ? each_of_gradient(engine, input, k, kept, fn, context) : OX_OK;
         }
     }
     return status;
@@ -133,5 +146,6 @@ static enum ox_status average_all(struct ox_seat *seat, void *context) {
 }
 
 enum ox_status ox_engine_average_residuals(struct ox_engine *engine) {
+    engine->averaged_step = ox_first_rank(engine)->planes.step;
     return ox_engine_has_residuals(engine) ? ox_engine_all(engine, average_all, NULL, "the mean of residuals") : OX_OK;
 }

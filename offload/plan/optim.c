@@ -251,6 +251,9 @@ static struct ox_task *end_transaction(struct ox_builder *b, enum ox_task_kind k
         task->when |= OX_FACT_COMMITS;
     }
     ox_build_writes(task, b->plan->stream_buf, OX_USE_STREAM);
+    if (kind == OX_TASK_COMMIT && (task->when & ~b->usual.facts) == 0) { /* with what exchanges of low rank keep */
+        ox_build_count(b, task, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, ox_low_rank_stored_bytes(b->in));
+    }
     return task;
 }
 

@@ -2,6 +2,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "nvme/store.h"
 
 /* ---- the tree ------------------------------------------------------------------------------------- */
 
@@ -237,6 +238,31 @@ bool ox_low_rank_used(const struct ox_plan_input *input, uint32_t grad_idx) {
         used = used || block_of(how, how->first_of[grad->unit_idx] + i, 0, grad->elem_count).rows > 0;
     }
     return used && ox_plan_copies(input) > 1;
+}
+
+uint64_t ox_low_rank_kept(const struct ox_low_rank_sizes *sizes) {
+    return ox_align_up(sizes->blocks + sizes->q, OX_IO_ALIGN_BYTES / sizeof(float));
+}
+
+uint32_t ox_low_rank_extents(const struct ox_plan_input *input, struct ox_extent_spec *out) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < input->model.grad_count; i++) {
+        const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, i);
+        if (sizes.count > 0 && out != NULL) {
+            out[count] = (struct ox_extent_spec){.bytes = ox_low_rank_kept(&sizes) * sizeof(float)};
+        }
+        count += sizes.count > 0;
+    }
+    return count;
+}
+
+uint64_t ox_low_rank_stored_bytes(const struct ox_plan_input *input) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < input->model.grad_count && input->ranks.low_rank != NULL; i++) {
+        const struct ox_low_rank_sizes sizes = ox_low_rank_sizes(input, i);
+        bytes += ox_low_rank_kept(&sizes) * sizeof(float);
+    }
+    return bytes;
 }
 
 double ox_low_rank_memory_bytes(const struct ox_plan_input *input, const struct ox_task *task) {

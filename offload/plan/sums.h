@@ -123,15 +123,19 @@ struct ox_low_rank_sizes ox_low_rank_sizes(const struct ox_plan_input *input, ui
  * ranks do the same. */
 bool ox_low_rank_used(const struct ox_plan_input *input, uint32_t grad_idx);
 /* Floats that a rank keeps between steps, twice, the ones of the last step and those of this one: residuals of blocks,
- * then their Q. And those that an exchange takes: P with raw of the rank, then of all copies; Q likewise. */
-static inline uint64_t ox_low_rank_kept(const struct ox_low_rank_sizes *sizes) {
-    return sizes->blocks + sizes->q;
-}
+ * then their Q, in whole blocks of a drive. And those that an exchange takes: P with raw of the rank, then of all
+ * copies; Q likewise. */
+uint64_t ox_low_rank_kept(const struct ox_low_rank_sizes *sizes);
 static inline uint64_t ox_low_rank_room(const struct ox_low_rank_sizes *sizes, uint32_t copies) {
     return (1 + (uint64_t)copies) * (sizes->p + sizes->raw + sizes->q);
 }
 /* Bytes that a rank gives to each other copy: P with what is raw, and Q. */
 uint64_t ox_low_rank_given_bytes(const struct ox_plan_input *input, uint32_t grad_idx);
+/* The extents that a store has of what a rank keeps, one for each gradient that has a block in its slice, in order; a
+ * transaction writes them whole. Returns how many; `out` may be NULL. And their bytes. */
+struct ox_extent_spec;
+uint32_t ox_low_rank_extents(const struct ox_plan_input *input, struct ox_extent_spec *out);
+uint64_t ox_low_rank_stored_bytes(const struct ox_plan_input *input);
 /* Bytes of memory that the task of such an exchange moves: it adds the residual, multiplies twice, writes the sum and
  * the next residual, and adds what all copies sent. 0 for other tasks. */
 struct ox_task;

@@ -340,6 +340,9 @@ void ox_effects_written(struct effects *e) {
 
 void ox_effects_commit(struct effects *e) {
     e->commit_count++;
+    for (uint32_t i = 0; i < e->in->model.grad_count; i++) { /* this step's residuals, or those of the step before */
+        ox_effects_count(e, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, ox_proof_low_rank(e->in, i).kept / 2);
+    }
     if (!e->task->carried && e->task != &e->plan->tasks[e->plan->task_count - 1]) {
         ox_effects_reject(e, "commits before the step has ended");
     }

@@ -347,5 +347,6 @@ struct ox_proof_low_rank ox_proof_low_rank(const struct ox_plan_input *input, ui
     }
     const uint64_t sent = 4 * (thin + wide + numbers - dense);
     return (struct ox_proof_low_rank){
-        .used = true, .kept = 8 * (dense + wide), .room = (copies + 1) * sent, .sent = sent};
+        .used = true, .kept = 2 * ox_align_up(4 * (dense + wide), OX_IO_ALIGN_BYTES),
+        .room = (copies + 1) * sent, .sent = sent};
 }

@@ -282,7 +282,7 @@ static enum ox_status choose(struct ox_search *s) {
 static enum ox_status open_search(struct ox_search *s) {
     const struct ox_shard_table *const table = s->table;
     s->homes = calloc(2 * (size_t)table->unit_count, sizeof *s->homes);
-    s->extents = calloc(2 * (size_t)table->chunk_count, sizeof *s->extents);
+    s->extents = calloc(2 * (size_t)table->chunk_count + s->in->model.grad_count, sizeof *s->extents);
     if (s->homes == NULL || s->extents == NULL) {
         return ox_fail(OX_E_NOMEM, "planner: no memory for %u units", table->unit_count);
     }

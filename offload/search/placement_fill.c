@@ -245,6 +245,7 @@ static void list_extents(struct ox_search *s) {
             s->extents[s->extent_count++] = s->extents[i];
         }
     }
+    s->extent_count += ox_low_rank_extents(s->in, s->extents + s->extent_count);
 }
 
 /* Each extent lies whole on one drive, so what fits in the sum of allowances may not fit in each. */
@@ -263,7 +264,11 @@ enum ox_status ox_search_check_drives(struct ox_search *s) {
         .spool_count = train->spool_count,
         .generations = ox_plan_generations(given),
     };
-    const struct ox_store_sums sums = ox_shard_extent_sums(s->table);
+    struct ox_store_sums sums = ox_shard_extent_sums(s->table);
+    const uint64_t residuals = ox_low_rank_stored_bytes(s->in);
+    sums.bytes += residuals;
+    sums.extent_bytes_max = ox_max_u64(sums.extent_bytes_max, residuals);
+    sums.extent_count += s->in->model.grad_count;
     if (ox_store_surely_fits(&config, &sums)) {
         return OX_OK;
     }

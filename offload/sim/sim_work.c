@@ -624,7 +624,7 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
 /* A commit flushes twice: data and tables, then the root. */
 static struct ox_sim_work commit(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
-    work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds);
+    work.latency += 2 * (p->drive->flush_seconds + p->drive->latency_seconds) + p->task->bytes / p->drive->write_rate;
     return work;
 }
 

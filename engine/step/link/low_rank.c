@@ -73,13 +73,23 @@ static void copy_raw(const struct exchange *x, float *packed, bool back) {
     }
 }
 
-/* M = gradient + residual; P = M Q. */
+/* Adds the block's residual to its gradient, which has the factor of the loss, a power of two. */
+static void add_residual(const struct exchange *x, const struct place *at) {
+    const float scale = (float)(1 / x->rank->step.unscale);
+    float *const to = x->slice + at->block.first;
+    const float *const from = x->residual + at->of_blocks;
+    for (uint64_t i = 0; i < (uint64_t)at->block.rows * at->block.cols; i++) {
+        to[i] += from[i] * scale;
+    }
+}
+
+/* M = gradient + residual, which is kept without the factor of the loss; P = M Q. */
 static void make_p(const struct exchange *x) {
     struct place at = {0};
     while (next(x, &at)) {
         const struct ox_thin shape = shape_of(&at.block);
         float *const q = x->q + at.of_q;
-        ox_thin_add(x->slice + at.block.first, x->residual + at.of_blocks, shape.rows * shape.cols);
+        add_residual(x, &at);
         memcpy(q, x->q_before + at.of_q, shape.cols * shape.rank * sizeof *q);
         if (!x->rank->config.low_rank.warm_start) {
             memset(q, 0, shape.cols * shape.rank * sizeof *q);
@@ -115,8 +125,11 @@ static void restore(const struct exchange *x) {
     struct place at = {0};
     while (next(x, &at)) {
         const struct ox_thin shape = shape_of(&at.block);
-        ox_thin_restore(&shape, x->slice + at.block.first, x->all_p + at.of_p, x->own_q + at.of_q, q + at.of_q,
-                        x->rest + at.of_blocks);
+        float *const rest = x->rest + at.of_blocks;
+        ox_thin_restore(&shape, x->slice + at.block.first, x->all_p + at.of_p, x->own_q + at.of_q, q + at.of_q, rest);
+        for (uint64_t i = 0; i < shape.rows * shape.cols && x->rank->step.unscale != 1; i++) {
+            rest[i] *= (float)x->rank->step.unscale;
+        }
     }
     memcpy(x->q, q, x->sizes.q * sizeof *q);
     copy_raw(x, x->all_p + x->sizes.p, true);
@@ -144,7 +157,6 @@ enum ox_status ox_link_sum_low_rank(struct ox_rank *rank, const struct ox_plan *
                          .sizes = ox_low_rank_sizes(input, task->grad_idx)};
     const uint64_t kept = ox_low_rank_kept(&x.sizes), given = x.sizes.p + x.sizes.raw;
     float *const both = ox_tiers_view(&rank->tiers, plan, task, OX_USE_RESIDUAL).ptr;
-    OX_ASSERT(rank->config.budget.unified);
     x.slice = ox_tiers_view(&rank->tiers, plan, task, OX_USE_TARGET).ptr;
     x.residual = both + (rank->low_rank_half ? kept : 0);
     x.q_before = x.residual + x.sizes.blocks;

@@ -172,9 +172,12 @@ enum ox_status ox_overlap_commit(struct ox_rank *rank, const struct ox_task *tas
     struct ox_pending *const pending = &rank->pending;
     const struct ox_step_input *const input = rank->step.input;
     const bool stays = task->carried ? rank->step.pending_stays : input->stays;
-    const enum ox_status status = stays           ? keep(rank)
-                                  : task->carried ? commit(rank, pending->meta, pending->meta_bytes)
-                                                  : commit(rank, input->meta, input->meta_bytes);
+    const bool in_step = !task->carried && (rank->step.facts & OX_FACT_LOW_RANK) != 0;
+    enum ox_status status = ox_rank_write_residuals(rank, in_step);
+    ox_rank_count(rank, OX_LINK_NVME_WRITE, OX_TRAFFIC_STATE, ox_low_rank_stored_bytes(&rank->plan->input));
+    OX_THEN(status, stays           ? keep(rank)
+                    : task->carried ? commit(rank, pending->meta, pending->meta_bytes)
+                                    : commit(rank, input->meta, input->meta_bytes));
     /* A kept step is in the store's memory of slots alone; a crash still goes back to the commit before. */
     rank->step.committed = status == OX_OK && !stays;
     /* An update that failed stays pending: the end of the step decides what becomes of it. */
@@ -212,6 +215,8 @@ static enum ox_status restore(struct ox_rank *rank) {
         /* What lives on drives alone is read by whoever needs it, from the generation that is committed. */
         status = has_planes_in_memory(rank, unit_idx) ? ox_rank_load_unit(rank, unit_idx, 0, NULL) : OX_OK;
     }
+    OX_THEN(status, rank->residuals_lost ? ox_rank_read_residuals(rank) : OX_OK);
+    rank->residuals_lost = rank->residuals_lost && status != OX_OK;
     rank->planes.must_restore = status != OX_OK;
     rank->planes.must_take_back = false;
     return status;
@@ -241,6 +246,7 @@ static void fall_back(struct ox_rank *rank) {
     forget_pending(rank);
     ox_rank_forget_saved(rank);
     /* The step that planes have come to is compared before it is set back. */
+    rank->residuals_lost |= rank->planes.step > info.step; /* else those before this step are still there */
     rank->planes.lost_step = rank->planes.step > info.step ? rank->planes.step : rank->planes.lost_step;
     rank->planes.step = info.step;
     rank->planes.must_restore |= info.committed;
@@ -348,10 +354,7 @@ static void stop_own(struct ox_rank *rank) {
     }
 }
 
-enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
-    if (status == OX_OK && rank->step.finite && (rank->step.facts & OX_FACT_LOW_RANK) != 0) {
-        rank->low_rank_half = !rank->low_rank_half; /* else the next step begins with what this one began with */
-    }
+static enum ox_status end_step(struct ox_rank *rank, enum ox_status status) {
     if (!ox_rank_overlaps(rank)) {
         /* Without overlap the step has committed by its own task, and nothing is pending. */
         if (status == OX_OK) {
@@ -366,6 +369,14 @@ enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) 
     }
     note_failure(rank, status);
     return keep_error(rank, status, rank->store != NULL && status != OX_E_ABORTED ? fall_back : stop_own);
+}
+
+enum ox_status ox_overlap_end_step(struct ox_rank *rank, enum ox_status status) {
+    const enum ox_status ended = end_step(rank, status);
+    if (ended == OX_OK && rank->step.finite && (rank->step.facts & OX_FACT_LOW_RANK) != 0) {
+        rank->low_rank_half = !rank->low_rank_half; /* else the next step begins with what this one began with */
+    }
+    return ended;
 }
 
 enum ox_status ox_overlap_end_finish(struct ox_rank *rank, enum ox_status status) {

@@ -28,6 +28,10 @@ OX_MUST enum ox_status ox_rank_load_end(struct ox_rank *rank);
 /* Writes what the store misses of the step to be committed, between load_begin and load_end: planes that live in memory
  * alone. */
 OX_MUST enum ox_status ox_rank_put_missing(struct ox_rank *rank);
+/* What exchanges of low rank keep, in the extents of the store from residual_first on: writes that of this step, or of
+ * the last one, and waits; reads it to that of the last one. Without such exchanges they do nothing. */
+OX_MUST enum ox_status ox_rank_write_residuals(struct ox_rank *rank, bool of_step);
+OX_MUST enum ox_status ox_rank_read_residuals(struct ox_rank *rank);
 void ox_rank_grad_read(const struct ox_rank *rank, uint32_t unit_idx, uint64_t first, uint64_t count, float *out);
 /* Reads the planes that compute uses, as of the step's weights_step, to [hi | lo] of the whole unit; waits. */
 OX_MUST enum ox_status ox_rank_read_planes(struct ox_rank *rank, struct ox_store_port *port, uint32_t unit_idx,

@@ -172,6 +172,7 @@ struct ox_rank {
     struct ox_stream *stream;                     /* NULL without a store */
     struct ox_chunk_slots chunk_slots;
     uint32_t spool_first; /* its spool extents among those of all ranks */
+    uint32_t residual_first; /* its extents of what exchanges of low rank keep, among all */
     bool loading; /* between load_begin and load_commit: chunks go to the store too */
 
     /* the step that runs */
@@ -186,6 +187,7 @@ struct ox_rank {
     struct ox_due_units due;
     struct ox_planes_state planes;
     bool low_rank_half; /* which half of what exchanges of low rank keep is of the last step */
+    bool residuals_lost; /* memory has those of a later step than the planes */
     struct ox_chunk_sums *sums; /* by the chunk's number in the plan's table; NULL: memory is not verified */
     uint64_t *gathered;         /* hashes of what was gathered, by buffer; NULL where nothing is, or not verified */
     struct ox_order order; /* whether the next step speculates */

@@ -42,6 +42,8 @@ static void add_task(const struct ox_rank *rank, const struct ox_task *task, str
         add_adam(rank, task, finds, out);
     } else if (task->kind == OX_TASK_MOVE && (task->move == OX_MOVE_PLANES || task->move == OX_MOVE_NONFINITE)) {
         out[ox_lane_link((enum ox_lane_id)task->lane)][ox_task_traffic(task)] += ox_plan_move_bytes(input, task);
+    } else if (task->kind == OX_TASK_COMMIT) {
+        out[OX_LINK_NVME_WRITE][OX_TRAFFIC_STATE] += ox_low_rank_stored_bytes(input);
     } else if (task->lane == OX_LANE_LINK && (task->when & (OX_FACT_EXACT | OX_FACT_LOW_RANK)) != 0) {
         const struct ox_peer_bytes bytes = ox_plan_peer_bytes(rank->step.plan, input, task);
         out[OX_LINK_PEER_IN][ox_task_traffic(task)] += bytes.in;

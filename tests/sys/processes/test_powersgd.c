@@ -1,6 +1,6 @@
 /* `--powersgd-rank`: processes exchange gradients of matrices in low rank. The run says that it is inexact, repeats its
- * bits, also where it goes on from a checkpoint or after all were killed, goes on with another number of processes, and
- * is refused within one. */
+ * bits, also where it goes on from a checkpoint or a store after all were killed, in fp16, and where processes divide
+ * layers; goes on with another number of processes, and is refused within one. */
 #include "tests/kit/files.h"
 #include "tests/kit/run/sys_mpi.h"
 #include "tests/kit/test.h"
@@ -19,9 +19,10 @@ static const char *text_path;
 /* A run with these words, in the test's folder under this name. */
 static void begin(const char *output, unsigned steps, const char *words) {
     sys_args_train(&args, sys_write_model("llama"), text_path, output);
-    sys_args_add(&args, "--global-batch-size 8 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3 --dtype fp32"
+    sys_args_add(&args, "--global-batch-size 8 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
                  " --eval-windows 12 --compute-threads 1 --chunk-elems 2048 --seed 11 --sum-groups 8"
                  " --lr-scheduler-type constant");
+    sys_args_add(&args, strstr(words, "--dtype") == NULL ? "--dtype fp32" : "");
     sys_args_word(&args, "--save-steps=%d", SAVED);
     sys_args_word(&args, "--max-steps=%u", steps);
     sys_args_add(&args, words);
@@ -72,21 +73,71 @@ static char *go_on(unsigned processes, const char *output, const char *words) {
     return run(processes, output, STEPS, all);
 }
 
-/* All processes are killed behind the checkpoint, and the run goes on from it. */
-static char *kill_and_resume(const char *words) {
-    char all[256];
+/* All processes are killed behind this line of the run, which then goes on from its checkpoint, or its store. */
+static char *kill_and_resume(const char *words, const char *behind, const char *again) {
+    char all[384];
     begin("killed", STEPS, words);
     launch(2);
     sys_args_leash(&launched);
     sys_start(&launched, &process);
-    CHECK(sys_await(&process, "checkpoint-8"));
+    CHECK(sys_await(&process, behind));
     struct sys_mpi_run started;
     CHECK(sys_mpi_find(&process, 2, &started));
     sys_mpi_end(&started);
     sys_wait(&process);
     CHECK(process.outcome.exit_status != 0);
-    snprintf(all, sizeof all, "--resume latest%s", low_rank);
-    return run(2, "killed", STEPS, all);
+    snprintf(all, sizeof all, "--resume latest%s %s", low_rank, again);
+    char *const curve = run(2, "killed", STEPS, all);
+    files_remove_folder(test_path("killed"));
+    return curve;
+}
+
+/* On drives a run has the bits of memory, also where it was killed: its store has each process's own residuals, of
+ * which it takes the mean where a checkpoint of the same step has that. */
+static void check_drives(const char *fresh, const char *whole) {
+    static const char *const places[] = {"--state-tier nvme", "--state-tier nvme --weights-tier nvme"};
+    static const char *const moments[] = {"step 6/16", "step 8/16", "step 12/16"};
+    for (size_t i = 0; i < sizeof moments / sizeof *moments; i++) {
+        char words[512], drive[256];
+        if (!test_takes((unsigned)i, 3)) {
+            continue;
+        }
+        snprintf(drive, sizeof drive, "--nvme %s:32MiB %s", files_make_folder("drive"), places[i % 2]);
+        snprintf(words, sizeof words, "%s %s", fresh, drive);
+        char *const killed = kill_and_resume(words, moments[i], drive);
+        CHECK(strstr(process.outcome.err, "the store's last commit") != NULL);
+        CHECK(apart(whole, killed, SAVED + 1) == 0);
+        free(killed);
+        files_remove_folder(test_path("drive"));
+    }
+}
+
+/* Losses with a factor: steps overflow, and a run from a checkpoint has the bits of the run that went on. */
+static void check_fp16(const char *fresh) {
+    static const char fp16[] = "--dtype fp16 --initial-scale-power 26 --loss-scale-window 5";
+    char words[384], again[512];
+    snprintf(words, sizeof words, "%s %s", fresh, fp16);
+    char *const whole_run = run(2, "fp16", STEPS, words);
+    snprintf(again, sizeof again, "%s %s --resume-from-checkpoint %s/checkpoint-%d", low_rank, fp16, test_path("fp16"),
+             SAVED);
+    char *const resumed = run(2, "fp16-on", STEPS, again);
+    CHECK(apart(whole_run, resumed, SAVED + 1) == 0);
+    free(whole_run);
+    free(resumed);
+}
+
+/* Layers in two processes each: a checkpoint has the residuals of all. */
+static void check_pipeline(const char *fresh, const char *whole) {
+    char words[384], again[512];
+    snprintf(words, sizeof words, "%s --mesh dp=2,pp=2", fresh);
+    char *const piped = run(4, "piped", STEPS, words);
+    CHECK(apart(whole, piped, 1) == 0);
+    snprintf(again, sizeof again, "%s --resume-from-checkpoint %s/checkpoint-%d", low_rank, test_path("piped"),
+             SAVED);
+    char *const resumed = run(2, "piped-on", STEPS, again);
+    CHECK(apart(whole, resumed, SAVED + 1) == 0);
+    free(piped);
+    free(resumed);
 }
 
 int main(void) {
@@ -117,7 +168,7 @@ int main(void) {
     CHECK(sys_same_text("the same run twice", whole, twice));
     char *const resumed = go_on(2, "two", again);
     CHECK(apart(whole, resumed, SAVED + 1) == 0);
-    char *const killed = kill_and_resume(fresh);
+    char *const killed = kill_and_resume(fresh, "checkpoint-8", "");
     CHECK(apart(whole, killed, SAVED + 1) == 0);
     char *const four = go_on(4, "four", again);
     const double others = apart(whole, four, SAVED + 1);
@@ -128,7 +179,10 @@ int main(void) {
     refuse(1, fresh, "needs several processes; within one, sums are exact and cost no network");
     char piped[320];
     snprintf(piped, sizeof piped, "%s --ranks 4 --pipeline-parallel-size 2", fresh);
-    refuse(2, piped, "does not exist with ranks that divide layers, features or rows yet");
+    refuse(2, piped, "needs several processes with the same layers");
+    check_drives(fresh, whole);
+    check_fp16(fresh);
+    check_pipeline(fresh, whole);
     free(exact);
     free(whole);
     free(twice);

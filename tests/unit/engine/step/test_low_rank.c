@@ -163,7 +163,7 @@ static void check_bits(const struct golden *golden, const struct way *way) {
     for (const struct harness_place *place = harness_places; place->name != NULL; place++) {
         struct outcome outcome;
         if (place->store) {
-            continue; /* stores do not keep residuals */
+            continue; /* which has one copy, that of a process (tests/sys/processes/test_powersgd.c) */
         }
         golden_train(golden, &run, place, FEW_STEPS, &outcome);
         outcome_check_same(place->name, &expected, &outcome);
@@ -204,6 +204,29 @@ static void check_skipped(const struct golden *golden, const struct way *way) {
     free_left(&before);
     free_left(&after);
     harness_close(&harness);
+}
+
+/* Steps whose losses have other factors, powers of two, leave the same. */
+static void check_scaled(const struct golden *golden, const struct way *way) {
+    static const double scales[2][3] = {{1, 1, 1}, {0x1p16, 0x1p10, 0x1p-3}};
+    struct left left[2];
+    for (int i = 0; i < 2; i++) {
+        struct harness harness;
+        struct harness_run run = run_of(golden, way, 2, 1.01);
+        harness_open(&run, &harness_in_memory, &harness);
+        for (size_t n = 0; n < 3; n++) {
+            struct ox_step_result result;
+            struct ox_step_input input = golden_input(golden, 0, golden_fill(harness.engine, golden, n));
+            input.step = input.adam.step = 1 + n;
+            input.loss_scale = scales[i][n];
+            REQUIRE_OK(ox_engine_step(harness.engine, &input, &result));
+        }
+        read_left(&harness, &left[i]);
+        harness_close(&harness);
+    }
+    CHECK(left[0].square_sum > 0 && left[0].square_sum == left[1].square_sum);
+    free_left(&left[0]);
+    free_left(&left[1]);
 }
 
 /* ---- PyTorch ------------------------------------------------------------------------------------------------ */
@@ -282,6 +305,7 @@ int main(void) {
         check_full_rank(&golden, &ways[i]);
     }
     check_skipped(&golden, &ways[1]);
+    check_scaled(&golden, &ways[1]);
     check_bits(&golden, &ways[0]);
     check_bits(&golden, &ways[2]);
     golden_close(&golden);
