@@ -98,24 +98,27 @@ static void name_drives(const struct ox_search *s, const struct enough_drives *d
 }
 
 /* Writes the allowances that the drives need as options into `text`; leaves it empty if the drives suffice. */
-static enum ox_status fix_drives(struct ox_search *s, char *text) {
+static enum ox_status fix_drives(struct ox_search *s, uint64_t named, char *text) {
     text[0] = '\0';
     const struct ox_plan_budget *const budget = &s->in->budget;
     if (budget->nvme_bytes == 0) {
         return OX_OK;
     }
-    if (budget->drive_bytes == NULL && ox_search_need(s, OX_TIER_NVME) <= budget->nvme_bytes) {
+    if (budget->drive_bytes == NULL && named <= budget->nvme_bytes) {
         return OX_OK;
     }
     if (budget->drive_bytes == NULL) {
-        const uint64_t bytes = ox_plan_rank_count(s->in) *
-                               ox_max_u64(ox_search_need(s, OX_TIER_NVME), budget->nvme_bytes);
+        const uint64_t bytes = ox_plan_rank_count(s->in) * named;
         char size[OX_SIZE_TEXT_BYTES];
         snprintf(text, FIX_TEXT_BYTES, " --nvme PATH:%s (all drives together)", ox_size_flag_text(bytes, size));
         return OX_OK;
     }
     struct enough_drives drives;
-    const enum ox_status status = enlarge_drives(s, &drives);
+    const bool one = budget->drive_count == 1 && named > budget->nvme_bytes;
+    const enum ox_status status = one ? OX_OK : enlarge_drives(s, &drives);
+    if (one) {
+        drives = (struct enough_drives){.bytes = {named}, .count = 1};
+    }
     name_drives(s, &drives, text);
     return status;
 }
@@ -135,25 +138,26 @@ static uint64_t ledger_need(const struct ox_search *s, enum ox_tier tier) {
 }
 
 /* Writes what a tier needs and has; and, if that is too little, the option with what is enough. */
-static void weigh(const struct ox_search *s, enum ox_tier tier, const char *flag, struct refusal *r, char fix[64]) {
+static void weigh(const struct ox_search *s, enum ox_tier tier, const char *flag, uint64_t named, struct refusal *r,
+                  char fix[64]) {
     /* Options give each rank a device, and all of them together host memory and drives. */
     const uint64_t ranks = tier == OX_TIER_DEVICE ? 1 : ox_plan_rank_count(s->in);
-    const uint64_t need = ranks * ox_search_need(s, tier), have = ranks * ox_search_budget(s, tier);
+    const uint64_t have = ranks * ox_search_budget(s, tier);
     const uint64_t beside = tier == OX_TIER_DEVICE ? whole_mib(s->in->budget.device_beside_bytes) : 0;
     char size[OX_SIZE_TEXT_BYTES];
     ox_size_text(ranks * ledger_need(s, tier), r->need[tier]);
     ox_size_text(have, r->have[tier]);
-    if (need > have && fix != NULL) {
-        snprintf(fix, 64, " %s %s", flag, ox_size_flag_text(whole_mib(need) + beside, size));
+    if (ranks * named > have && fix != NULL) {
+        snprintf(fix, 64, " %s %s", flag, ox_size_flag_text(whole_mib(ranks * named) + beside, size));
     }
 }
 
 /* The error names only what must change, as options that can be pasted. */
-static enum ox_status tell(struct ox_search *s, struct refusal *r) {
-    weigh(s, OX_TIER_HOST, "--host-mem", r, r->host_fix);
-    weigh(s, OX_TIER_NVME, "--nvme", r, NULL);
+static enum ox_status tell(struct ox_search *s, const uint64_t named[OX_TIER_COUNT], struct refusal *r) {
+    weigh(s, OX_TIER_HOST, "--host-mem", named[OX_TIER_HOST], r, r->host_fix);
+    weigh(s, OX_TIER_NVME, "--nvme", 0, r, NULL);
     if (!s->in->budget.unified) {
-        weigh(s, OX_TIER_DEVICE, "--device-mem", r, r->device_fix);
+        weigh(s, OX_TIER_DEVICE, "--device-mem", named[OX_TIER_DEVICE], r, r->device_fix);
         snprintf(r->device, sizeof r->device, "device %s of %s, ", r->need[OX_TIER_DEVICE], r->have[OX_TIER_DEVICE]);
     }
     /* Advice to add a drive does not help an evaluation: the drive would have to be filled first. */
@@ -163,7 +167,7 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
         snprintf(r->nvme, sizeof r->nvme, ", nvme %s of %s%s", r->need[OX_TIER_NVME], r->have[OX_TIER_NVME],
                  parts ? ", which the drives do not hold in whole extents" : "");
     }
-    const enum ox_status status = fix_drives(s, r->nvme_fix);
+    const enum ox_status status = fix_drives(s, named[OX_TIER_NVME], r->nvme_fix);
     return status != OX_OK ? status
                            : ox_fail(OX_E_CONFIG, "does not fit: the smallest plan needs %shost %s of %s%s; nearest "
                                      "that fits:%s%s%s%s", r->device, r->need[OX_TIER_HOST], r->have[OX_TIER_HOST],
@@ -171,7 +175,23 @@ static enum ox_status tell(struct ox_search *s, struct refusal *r) {
                                      may_add ? ", or give a drive with --nvme PATH:SIZE" : "");
 }
 
+/* What must be had of each tier, in whole MiB: of a drive alone with room for whole extents. */
+static enum ox_status name_needs(struct ox_search *s, uint64_t named[OX_TIER_COUNT]) {
+    const struct ox_plan_budget *const budget = &s->in->budget;
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        named[tier] = whole_mib(ox_search_need(s, (enum ox_tier)tier));
+    }
+    if (budget->nvme_bytes == 0 || budget->drive_bytes == NULL || budget->drive_count != 1) {
+        return OX_OK;
+    }
+    struct enough_drives drives;
+    const enum ox_status status = enlarge_drives(s, &drives);
+    named[OX_TIER_NVME] = drives.bytes[0];
+    return status;
+}
+
 static enum ox_status refuse(struct ox_search *s) {
+    uint64_t named[OX_TIER_COUNT];
     s->in->placement = s->nearest;
     if (s->request->may_keep_three) {
         s->in->budget.generations = 2;
@@ -179,12 +199,16 @@ static enum ox_status refuse(struct ox_search *s) {
     s->with_eval = true;
     ox_search_farthest_homes(s, ox_search_requested_device_units(s), s->request->device_first);
     ox_search_build(s);
+    OX_TRY(name_needs(s, named));
+    if (!s->request->rough) {
+        OX_TRY(ox_search_tighten(s, named));
+    }
     /* The caller gets the plans that do not fit, so that it can show where the bytes go: all of them, because the
      * refusal speaks of the largest, which may be one of evaluation. */
     OX_ASSERT(ox_search_plan(s, OX_PLAN_TRAIN) == s->plans.train && ox_search_plan(s, OX_PLAN_EVAL) == s->plans.eval);
     OX_ASSERT(!ox_search_overlaps(s) || ox_search_plan(s, OX_PLAN_EVAL_AFTER_STEP) == s->plans.eval_after_step);
     struct refusal refusal = {.device = ""};
-    return tell(s, &refusal);
+    return tell(s, named, &refusal);
 }
 
 /* ---- choosing ----------------------------------------------------------------------------------- */

@@ -73,6 +73,7 @@ struct ox_search {
     uint64_t nearest_short;      /* bytes by which `nearest` exceeds the budgets, summed over tiers */
     uint32_t tiers_begun;        /* homes of checkpoints that starts were made with */
     uint32_t held;               /* bits by enum ox_choice: choices that a climb must not change */
+    bool first;                  /* ends with the first candidate that fits */
     uint64_t effort, effort_max; /* spent so far and at most, in tasks built; a simulated task counts as several */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
@@ -80,6 +81,13 @@ struct ox_search {
     struct ox_drives_answer drives_answers[OX_DRIVES_ANSWERS_MAX];
     uint32_t drives_answer_count;
 };
+
+/* ---- the nearest budget that fits (offload/search/placement_nearest.c) -------------------------------- */
+
+/* Lowers those of the budgets `named` that are above the given ones as far as a search still finds a plan, to within a
+ * hundredth, and leaves that plan's placement, homes and generations. `named` has whole MiB; nothing changes where no
+ * search finds what is named. Within a limit of effort, in a few seconds for large models. */
+OX_MUST enum ox_status ox_search_tighten(struct ox_search *s, uint64_t named[OX_TIER_COUNT]);
 
 /* ---- plans (offload/search/placement_built.c) --------------------------------------------------------- */
 

@@ -96,7 +96,7 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
 
 /* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
 static bool is_spent(const struct ox_search *s) {
-    return s->best.fits && s->effort >= s->effort_max;
+    return s->best.fits && (s->first || s->effort >= s->effort_max);
 }
 
 /* Nothing that fits: any candidate that does is better. */
@@ -641,7 +641,7 @@ void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
     s->effort_max = EFFORT_MAX;
     begin_all(s);
-    if (!s->best.fits) {
+    if (!s->best.fits || s->first) {
         return;
     }
     s->effort_max = effort_worth(s);
