@@ -639,6 +639,9 @@ static enum ox_status make_plan(struct ox_trainer *trainer) {
     engine->machine_compute_threads = (uint32_t)config->place.compute_threads;
     engine->machine_optimizer_threads =
         config->place.optimizer_threads > 0 ? (uint32_t)config->place.optimizer_threads : trainer->machine.host.cores;
+    const uint32_t planned = trainer->team == NULL && config->tool.plan_only ? ox_trainer_planned_machines(trainer) : 1;
+    engine->machine_optimizer_threads *= planned; /* budgets and threads are those of a machine */
+    engine->budget.host_bytes *= planned;
     return predict(trainer, ox_trainer_open_plan(trainer));
 }
 

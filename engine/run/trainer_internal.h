@@ -216,6 +216,8 @@ OX_MUST enum ox_status ox_trainer_agree_stop(const struct ox_trainer *trainer, i
 OX_MUST enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer);
 /* How many machines the processes of the run are on. Budgets and threads are given for each. */
 uint32_t ox_trainer_machines(const struct ox_trainer *trainer);
+/* And on how many of the machines of a profile ranks would be that one process plans. */
+uint32_t ox_trainer_planned_machines(const struct ox_trainer *trainer);
 /* Makes trainer->plan, for what ranks divide by the options, or for what is the fastest; returns as
  * ox_engine_plan_open. */
 OX_MUST enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer);

@@ -232,7 +232,7 @@ static void compare_machine(struct ox_trainer *trainer) {
     if (cuda && machine.has_gpu) {
         note(trainer,
              compare("--device-mem", config->memory.device_mem_bytes, machine.gpu.name, machine.gpu.memory_bytes));
-        const uint64_t gpus = ox_max_u64(machine.gpu.count, 1);
+        const uint64_t gpus = ox_max_u64(machine.gpu.count, 1) * ox_max_u64(machine.gpu.machines, 1);
         note(trainer, ranks <= gpus ? OX_OK
                                     : ox_fail(OX_E_CONFIG, "--ranks %" PRIu64 ": each takes a GPU, and %s has %" PRIu64,
                                               ranks, machine.name, gpus));

@@ -16,6 +16,11 @@ uint32_t ox_trainer_machines(const struct ox_trainer *trainer) {
     return (uint32_t)ox_div_up(ox_team_count(trainer->team), ox_team_per_machine(trainer->team));
 }
 
+uint32_t ox_trainer_planned_machines(const struct ox_trainer *trainer) {
+    const uint32_t ranks = (uint32_t)ox_max_u64(trainer->engine_config.ranks, 1);
+    return (uint32_t)ox_div_up(ranks, ox_machine_ranks(&trainer->machine, ranks));
+}
+
 /* How many devices there are for ranks: GPUs, or parts of the CPU, which is cut up only if the user asks for it. A plan
  * for a GPU that is not here may count on any number. */
 static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *out) {

@@ -63,7 +63,9 @@ static enum ox_status price(const struct ox_engine_config *config, struct ox_eng
         return ox_fail(OX_E_NOMEM, "plan: no memory for the times of tasks");
     }
     ox_engine_sim_setup(config, input, &setup);
-    ox_machine_of_rank(config->machine, (uint32_t)ox_max_u64(config->pipe, 1), &machine); /* then of its ranks */
+    const uint32_t ranks = (uint32_t)ox_max_u64(config->ranks, 1), own = ox_plan_rank_count(input);
+    ox_machine_divide(config->machine, (double)ox_machine_ranks(config->machine, ranks) /
+                                           ox_machine_ranks(config->machine, own), &machine); /* then of its ranks */
     setup.machine = &machine;
     const double fullest = ox_sim_least_seconds(&setup, sketch->list, sketch->works);
     OX_ASSERT(fullest >= 0); /* what is wanted are the works */

@@ -56,6 +56,9 @@ static const struct field gpu_fields[] = {
     {"links_bytes_per_second", offsetof(struct ox_machine_gpu, links_rate), RATE, true, 0},
     {"peer_bytes_per_second", offsetof(struct ox_machine_gpu, peer_rate), RATE, true, 0},
     {"memory_bytes_per_second", offsetof(struct ox_machine_gpu, memory_rate), RATE, true, 0},
+    {"machines", offsetof(struct ox_machine_gpu, machines), COUNT, true, 0},
+    {"net_bytes_per_second", offsetof(struct ox_machine_gpu, net_rate), RATE, true, 0},
+    {"net_latency_seconds", offsetof(struct ox_machine_gpu, net_latency), SECONDS, true, 0},
     {0},
 };
 
@@ -326,6 +329,10 @@ static enum ox_status check_formats(const char *where, const struct ox_machine_a
 }
 
 static enum ox_status check_order(const char *where, const struct ox_machine *machine) {
+    if (machine->gpu.machines > 1 && machine->gpu.net_rate <= 0) {
+        return ox_fail(OX_E_CONFIG, "%s: gpu: \"machines\" is %" PRIu32 ", so \"net_bytes_per_second\" between them "
+                       "is needed", where, machine->gpu.machines);
+    }
     for (uint32_t i = 1; i < machine->comm_count; i++) {
         if (machine->comm[i].ranks <= machine->comm[i - 1].ranks) {
             return ox_fail(OX_E_CONFIG, "%s: comm[%" PRIu32 "]: \"ranks\" must grow from object to object, but is %"
@@ -539,8 +546,18 @@ struct ox_machine_drive ox_machine_drives(const struct ox_machine *machine) {
     return all;
 }
 
+uint32_t ox_machine_ranks(const struct ox_machine *machine, uint32_t rank_count) {
+    const uint64_t machines = machine->has_gpu && machine->gpu.machines > 1 ? machine->gpu.machines : 1;
+    const uint64_t each = ox_div_up(rank_count, machines); /* of more ranks than GPUs, as if there were more */
+    return (uint32_t)ox_min_u64(rank_count, machines > 1 ? ox_max_u64(machine->gpu.count, each) : rank_count);
+}
+
 void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, struct ox_machine *out) {
-    const double ranks = rank_count > 1 ? rank_count : 1;
+    ox_machine_divide(machine, ox_machine_ranks(machine, rank_count), out);
+}
+
+void ox_machine_divide(const struct ox_machine *machine, double parts, struct ox_machine *out) {
+    const double ranks = parts > 1 ? parts : 1;
     *out = *machine;
     struct ox_machine_host *const host = &out->host;
     host->cores = (uint32_t)ox_max_u64(host->cores / (uint32_t)ranks, 1);

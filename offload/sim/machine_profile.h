@@ -39,6 +39,10 @@ struct ox_machine_gpu {
     double duplex_rate;            /* both directions at a time, added */
     double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */
     double peer_rate;              /* from one GPU to another, one direction; 0: no peer access, through host memory */
+    /* Machines like this one, of `count` GPUs each (0: one), and what a GPU reaches to one of another machine while all
+     * do, in one direction, beside the time until a byte arrives. */
+    uint32_t machines;
+    double net_rate, net_latency;
     double memory_rate;            /* GPU memory, reads and writes added; 0: not known */
 };
 
@@ -115,6 +119,10 @@ void ox_machine_nominal_gpu(struct ox_machine *machine, const struct ox_machine_
  * or of a nominal drive if it has none. May be called again with another number. */
 void ox_machine_fit_drives(struct ox_machine *machine, uint32_t drive_count);
 
+/* How many of so many ranks are on a machine: where there are several, each is filled first. */
+uint32_t ox_machine_ranks(const struct ox_machine *machine, uint32_t rank_count);
+/* A part of the machine, of so many even ones. */
+void ox_machine_divide(const struct ox_machine *machine, double parts, struct ox_machine *out);
 /* What one of several ranks has of the machine: its own GPU, and its part of the cores, the memory, the drives and, if
  * GPUs share it, the link. */
 void ox_machine_of_rank(const struct ox_machine *machine, uint32_t rank_count, struct ox_machine *out);

@@ -51,7 +51,15 @@ struct ox_sim_limits {
 };
 
 /* Seconds that the products of an update of whole matrices take on so many threads. */
+/* Which share of what a rank gets from the others of its group on an axis comes from other machines; *here: how many of
+ * the group are on its own. Those that divide features are taken to lie closest, then those that divide micro-batches
+ * or rows, then copies, then the coordinates of a pipeline, as a launcher can place them. */
+double ox_sim_net_share(const struct ox_machine *machine, const struct ox_plan_input *input, enum ox_axis axis,
+                        uint32_t *here);
 double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads);
+/* Seconds of the update of one parameter on `threads` threads: the measured format with the nearest number of bytes,
+ * scaled by bytes. */
+double ox_sim_update_seconds(const struct ox_machine *machine, double bytes, double threads);
 
 /* From the rates of each direction alone and from the sum of both at a time, with as many bytes each way. */
 struct ox_sim_duplex ox_sim_duplex_of(double read_rate, double write_rate, double mix_rate);

@@ -320,6 +320,15 @@ static struct ox_sim_work copy(const struct pricing *p) {
     return finish(p, work);
 }
 
+/* Whether all get the same, so that each brings it to its neighbours; a sum has as many bytes as an exchange, and a
+ * pass to add each. */
+static bool is_gather(const struct pricing *p) {
+    const bool divides = p->task->move == OX_MOVE_ROWS &&
+                         ox_plan_task_cut(p->setup->input, p->task)->kind == OX_CUT_EXCHANGE;
+    return p->task->move != OX_MOVE_SUM && !divides &&
+           (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
+}
+
 /* Ranks on the CPU: the lane's thread takes each rank's part from memory, its own too, at the rate that as many ranks
  * were measured to reach at once, or at its share of the memory's. */
 static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct ox_peer_bytes *bytes) {
@@ -328,10 +337,7 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
                              ? ox_plan_rank_count(p->setup->input)
                              : ox_plan_group(p->setup->input, (enum ox_axis)p->task->axis).count;
     const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, ox_plan_rank_count(p->setup->input));
-    const bool adds = p->task->move == OX_MOVE_SUM; /* with as many bytes as an exchange, and a pass to add each */
-    const bool divides = p->task->move == OX_MOVE_ROWS &&
-                         ox_plan_task_cut(p->setup->input, p->task)->kind == OX_CUT_EXCHANGE;
-    const bool gathers = !adds && !divides && (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
+    const bool adds = p->task->move == OX_MOVE_SUM, gathers = is_gather(p);
     const double added = adds ? 3 * (double)bytes->in : ox_low_rank_memory_bytes(p->setup->input, p->task);
     const double taken = (double)bytes->in * ranks / (ranks - 1), copied = 2 * ((double)bytes->up + taken);
     work.latency *= 2; /* all ranks meet before and after */
@@ -348,9 +354,9 @@ static struct ox_sim_work exchange_on_host(const struct pricing *p, const struct
     return finish(p, work);
 }
 
-/* What a rank takes from others and gives to them. GPUs with peer access do so over links of their own. Without it the
- * bytes go down the host's link of the giver into host memory and up that of the taker, so that copies to and from the
- * host wait for them. */
+/* What a rank takes from others and gives to them. Between machines it crosses the network, a gather once for all of
+ * a machine. GPUs with peer access do so over links of their own. Without it the bytes go down the host's link of
+ * the giver into host memory and up that of the taker, so that copies to and from the host wait for them. */
 static struct ox_sim_work exchange(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_peer_bytes bytes = ox_plan_peer_bytes(p->plan, p->setup->input, p->task);
@@ -361,13 +367,19 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
     work.use[OX_SIM_H2D] = (double)bytes.up / gpu->h2d_rate;
     use_memory(p, &work, (double)bytes.up);
+    uint32_t here = 1;
+    const double share = ox_sim_net_share(p->setup->machine, p->setup->input, (enum ox_axis)p->task->axis, &here);
+    const double far = share > 0 ? share / (is_gather(p) ? here : 1) / gpu->net_rate : 0, near = 1 - share;
+    work.latency += share > 0 ? gpu->net_latency : 0;
+    work.use[OX_SIM_PEER_IN] = (double)bytes.in * far;
+    work.use[OX_SIM_PEER_OUT] = (double)bytes.out * far;
     if (gpu->peer_rate > 0) {
-        work.use[OX_SIM_PEER_IN] = (double)bytes.in / gpu->peer_rate;
-        work.use[OX_SIM_PEER_OUT] = (double)bytes.out / gpu->peer_rate;
+        work.use[OX_SIM_PEER_IN] = max(work.use[OX_SIM_PEER_IN], (double)bytes.in * near / gpu->peer_rate);
+        work.use[OX_SIM_PEER_OUT] = max(work.use[OX_SIM_PEER_OUT], (double)bytes.out * near / gpu->peer_rate);
     } else {
-        work.use[OX_SIM_H2D] += (double)bytes.in / gpu->h2d_rate;
-        work.use[OX_SIM_D2H] += (double)bytes.out / gpu->d2h_rate;
-        use_memory(p, &work, (double)bytes.in + (double)bytes.out);
+        work.use[OX_SIM_H2D] += (double)bytes.in * near / gpu->h2d_rate;
+        work.use[OX_SIM_D2H] += (double)bytes.out * near / gpu->d2h_rate;
+        use_memory(p, &work, ((double)bytes.in + (double)bytes.out) * near);
     }
     return finish(p, work);
 }
@@ -397,11 +409,15 @@ static struct ox_sim_work pass_on(const struct pricing *p) {
         }
         return finish(p, work);
     }
+    uint32_t here = 1; /* coordinates on a machine, of which one in as many passes on over the network */
+    const bool far = ox_sim_net_share(p->setup->machine, p->setup->input, OX_AXIS_PIPE, &here) > 0;
+    work.latency += far ? gpu->net_latency / here : 0;
+    work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] = far ? bytes / gpu->net_rate / here : 0;
     if (lands_on_host(p)) {
         work.seconds = bytes / gpu->d2h_rate;
         work.use[OX_SIM_D2H] = takes ? 0 : work.seconds;
     } else if (gpu->peer_rate > 0) {
-        work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] = bytes / gpu->peer_rate;
+        work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] += bytes / gpu->peer_rate;
     } else {
         work.seconds = bytes / gpu->d2h_rate + bytes / gpu->h2d_rate;
         work.use[takes ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (takes ? gpu->h2d_rate : gpu->d2h_rate);
@@ -453,25 +469,6 @@ static struct ox_sim_work transfer(const struct pricing *p, bool write) {
 }
 
 /* ---- the optimizer -------------------------------------------------------------------------------- */
-
-/* Seconds of the update of one parameter on `threads` threads: the measured format with the nearest number of bytes,
- * scaled by bytes. */
-static double update_seconds(const struct pricing *p, double bytes, double threads) {
-    static const double known_bytes[OX_MOMENTS_COUNT] = {28, 20, 14.06};
-    const struct ox_machine_adam *const adam = &p->machine->host.adam;
-    double seconds = 0, nearest = 0;
-    for (int i = 0; i < OX_MOMENTS_COUNT; i++) {
-        const double off = bytes > known_bytes[i] ? bytes - known_bytes[i] : known_bytes[i] - bytes;
-        if (adam->seconds[i] > 0 && (seconds == 0 || off < nearest)) {
-            nearest = off;
-            seconds = adam->seconds[i] * bytes / known_bytes[i];
-        }
-    }
-    if (seconds > 0 && adam->threads > threads) {
-        seconds *= adam->threads / threads;
-    }
-    return max(seconds, bytes / p->machine->host.dram_rate);
-}
 
 /* Bytes that a unit's update reads from drives and writes to them. */
 struct stream {
@@ -577,7 +574,7 @@ static struct ox_sim_work adam(const struct pricing *p) {
     const bool copies_lo = in->model.precision->lo_travels && homes->state == OX_TIER_NVME &&
                            homes->weights != OX_TIER_NVME;
     const double lo_copy = copies_lo ? elems * OX_LO_BYTES : 0;
-    const double elementwise = elems * update_seconds(p, planes, threads) *
+    const double elementwise = elems * ox_sim_update_seconds(p->machine, planes, threads) *
                                (saving == SAVES_ALL ? SAVING : saving == SAVES_HI ? AHEAD : 1);
     const double verifying = stream.read / p->core_rate;
     const double hashing = (stream.written + 2 * (stream.copied + lo_copy)) / p->core_rate;
@@ -615,7 +612,7 @@ static struct ox_sim_work device_adam(const struct pricing *p) {
     }
     struct ox_sim_work work = new_work(p);
     const double threads = threads_of(p, p->setup->compute_threads);
-    work.seconds = own_elems(p) * update_seconds(p, planes, threads);
+    work.seconds = own_elems(p) * ox_sim_update_seconds(p->machine, planes, threads);
     use_cores(p, &work, work.seconds, threads);
     use_memory(p, &work, own_elems(p) * planes);
     return finish(p, work);

@@ -1,6 +1,7 @@
 /* Profiles of machines: what is read is what was written, everything else is refused by name, and the committed
  * examples are complete and sourced. */
 #include "offload/sim/machine_profile.h"
+#include "offload/sim/sim.h"
 #include "tests/kit/test.h"
 
 #include "base/file.h"
@@ -17,6 +18,7 @@ static const struct ox_machine full = {
     .has_gpu = true,
     .gpu = {.name = "a card", .memory_bytes = 25769803776, .bf16_flops = 140.1e12, .fp32_flops = 70e12,
             .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3,
+            .machines = 16, .net_rate = 4e10, .net_latency = 5e-6,
             .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .attention_flops = 90e12,
             .attention_backward_flops = 60.5e12, .mha_attention_flops = 110e12,
             .mha_attention_backward_flops = 80.5e12},
@@ -47,6 +49,29 @@ static enum ox_status parse(const json_t *json, struct ox_machine *out) {
     return status;
 }
 
+/* Ranks fill one machine after the other, and a rank has its part of one. */
+static void check_machines(void) {
+    struct ox_machine one = full, part;
+    CHECK(ox_machine_ranks(&one, 2) == 2 && ox_machine_ranks(&one, 4) == 4 && ox_machine_ranks(&one, 64) == 4);
+    CHECK(ox_machine_ranks(&one, 128) == 8); /* as if each had more */
+    ox_machine_of_rank(&one, 64, &part);
+    CHECK(part.host.cores == 4 && part.host.dram_rate == full.host.dram_rate / 4);
+    one.gpu.machines = 0;
+    CHECK(ox_machine_ranks(&one, 64) == 64);
+    /* Four ranks divide features, eight micro-batches; two coordinates of a pipeline; eight GPUs a machine. */
+    one = full;
+    one.gpu.count = 8;
+    const struct ox_plan_input input = {.ranks = {.count = 64, .pipe = 2, .tensors = 4, .sharding = OX_SHARDING_FULL}};
+    uint32_t here[3];
+    CHECK(ox_sim_net_share(&one, &input, OX_AXIS_TENSOR, &here[0]) == 0 && here[0] == 4);
+    CHECK(ox_sim_net_share(&one, &input, OX_AXIS_SHARD, &here[1]) == 6.0 / 7 && here[1] == 2);
+    CHECK(ox_sim_net_share(&one, &input, OX_AXIS_PIPE, &here[2]) == 1 && here[2] == 1);
+    json_t *const json = full_json();
+    CHECK(json_object_del(json_object_get(json, "gpu"), "net_bytes_per_second") == 0);
+    CHECK(parse(json, &part) == OX_E_CONFIG && strstr(ox_error_text(), "\"net_bytes_per_second\"") != NULL);
+    json_decref(json);
+}
+
 /* ---- there and back ------------------------------------------------------------------------------------ */
 
 static bool same_drive(const struct ox_machine_drive *a, const struct ox_machine_drive *b) {
@@ -65,7 +90,8 @@ static bool same_host(const struct ox_machine_host *a, const struct ox_machine_h
 }
 
 static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu *b) {
-    return strcmp(a->name, b->name) == 0 && a->memory_bytes == b->memory_bytes && a->bf16_flops == b->bf16_flops &&
+    return a->machines == b->machines && a->net_rate == b->net_rate && a->net_latency == b->net_latency &&
+           strcmp(a->name, b->name) == 0 && a->memory_bytes == b->memory_bytes && a->bf16_flops == b->bf16_flops &&
            a->fp32_flops == b->fp32_flops && a->h2d_rate == b->h2d_rate && a->d2h_rate == b->d2h_rate &&
            a->duplex_rate == b->duplex_rate && a->count == b->count && a->links_rate == b->links_rate &&
            a->peer_rate == b->peer_rate && a->attention_flops == b->attention_flops &&
@@ -329,7 +355,9 @@ static void test_of_rank(void) {
     CHECK(part.drives[0].latency_seconds == 80e-6 && part.drives[0].capacity_bytes == 1000000000000);
     CHECK(part.gpu.bf16_flops == 140.1e12 && part.gpu.memory_bytes == full.gpu.memory_bytes);
     CHECK(part.gpu.h2d_rate == 20e9 && part.gpu.duplex_rate == 20e9 && part.gpu.peer_rate == 4.5e11);
-    ox_machine_of_rank(&full, 32, &part);
+    struct ox_machine one = full;
+    one.gpu.machines = 0;
+    ox_machine_of_rank(&one, 32, &part);
     CHECK(part.host.cores == 1 && part.host.flops == 1.1e12 / 32);
 }
 
@@ -346,6 +374,7 @@ static void test_comm(void) {
 }
 
 int main(void) {
+    check_machines();
     test_there_and_back();
     test_of_rank();
     test_comm();
