@@ -228,7 +228,7 @@ static const char *not_in_groups(const struct ox_trainer *trainer) {
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
            : trainer->config.parts.use_dora                          ? "--use-dora"
-           : engine->exchange != OX_EXCHANGE_FP32                    ? "--exchange-dtype"
+           : trainer->config.ranks.exchange_dtype != OX_EXCHANGE_FP32 && !trainer->input.eval_alone ? "--exchange-dtype"
            : trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/golden/ranks.json: 20 steps of PyTorch's DistributedDataParallel and FSDP2 in 2 and 4 processes, and of
-FSDP2 with two copies of the model (HYBRID_SHARD) in 4; and powersgd.json: 16 steps of DistributedDataParallel with its
-PowerSGD hook.
+FSDP2 with two copies of the model (HYBRID_SHARD) in 4; powersgd.json: 16 steps of DistributedDataParallel with its
+PowerSGD hook; and strategies.json: 12 steps by processes that divide features, rows of sequences, both, or layers.
 
     python3 tests/golden/make/golden_ranks.py [--output tests/golden/ranks.json]
 
@@ -23,10 +23,12 @@ import transformers
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from transformers.modeling_utils import AttentionInterface
 
-from golden import BETAS, EPS, WEIGHT_DECAY, decays, mark_undetermined
+from golden import BETAS, EPS, IGNORED, WEIGHT_DECAY, decays, mark_undetermined
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.normpath(os.path.join(HERE, ".."))
@@ -37,13 +39,14 @@ STEPS, MICRO_BATCHES, LEARNING_RATE = 20, 8, 1e-3
 SAMPLE_STRIDE = 101  # prime to all row lengths
 
 
-def load(name):
+def load(name, **how):
+    """The model, as `how` has it, its batches and the largest norm of a gradient."""
     with open(os.path.join(GOLDEN, name, "golden.json"), encoding="utf-8") as file:
         golden = json.load(file)
     def flat(key):
         return [torch.tensor(ids).view(golden["batch"], golden["seq"]) for step in golden[key] for ids in step]
     model = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(GOLDEN, name), dtype=torch.float32,
-                                                             attn_implementation="eager")
+                                                             **{"attn_implementation": "eager", **how})
     return model.eval(), list(zip(flat("inputs"), flat("targets"))), golden["max_grad_norm"]
 
 
@@ -248,11 +251,247 @@ def write_low_rank(path):
         file.write("{\n" + head + '"runs": [\n' + ",\n".join(json.dumps(each) for each in runs) + "\n]\n}\n")
 
 
+# ---- strategies: 12 steps by processes that divide features, rows of sequences, both, or layers -------------
+#
+# - features: transformers' own plan of the model (`tp_plan="auto"`), columns and rows of its matrices
+# - rows: each process has two chunks of every sequence, one from its beginning and one from its end, and attends to the
+#   keys and values of all, which are gathered by hand
+# - layers: torch.distributed.pipelining, 1F1B over as many stages as processes
+
+STRATEGY_STEPS, STRATEGY_MICRO_BATCHES = 12, 4
+# Model, processes that divide features, rows, layers.
+STRATEGIES = [("llama_tied_gqa", 2, 1, 1), ("mistral_window", 2, 1, 1), ("llama_tied_gqa", 1, 2, 1),
+              ("mistral_window", 1, 4, 1), ("llama_tied_gqa", 2, 2, 1), ("mistral_window", 2, 2, 1), ("qwen3", 1, 1, 2),
+              ("llama_untied_odd", 1, 1, 2)]
+
+
+# ---- rows of sequences -------------------------------------------------------------------------------------
+
+
+class Rows:
+    """Which rows of sequences the processes of a group have, and their attention."""
+
+    def __init__(self, group, seq):
+        self.group, self.count = group, dist.get_world_size(group)
+        edges = [seq * i // (2 * self.count) for i in range(2 * self.count + 1)]
+        def chunk(i):
+            return list(range(edges[i], edges[i + 1]))
+        self.each = [torch.tensor(chunk(i) + chunk(2 * self.count - 1 - i)) for i in range(self.count)]
+        self.own = self.each[dist.get_rank(group)]
+        self.all = torch.cat(self.each)
+        self.most = max(len(rows) for rows in self.each)
+
+    def gather(self, tensor):
+        return Gather.apply(tensor, self)
+
+    def attend(self, module, query, key, value, attention_mask, scaling, dropout=0.0, sliding_window=None, **_):
+        key, value = self.gather(key), self.gather(value)
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        behind = self.own[:, None] - self.all[None, :]
+        seen = (behind >= 0) & (behind < (sliding_window or 1 << 30))
+        scores = (query @ key.transpose(2, 3) * scaling).masked_fill(~seen, -math.inf)
+        return (torch.softmax(scores, -1) @ value).transpose(1, 2).contiguous(), None
+
+
+class Gather(torch.autograd.Function):
+    """The rows of all processes, in dimension 2; gradients of the own rows come back from all."""
+
+    @staticmethod
+    def forward(ctx, tensor, rows):
+        ctx.rows = rows
+        shape = list(tensor.shape)
+        padded = torch.nn.functional.pad(tensor, (0, 0, 0, rows.most - shape[2])).contiguous()
+        parts = [torch.empty_like(padded) for _ in rows.each]
+        dist.all_gather(parts, padded, group=rows.group)
+        return torch.cat([part[:, :, :len(own)] for part, own in zip(parts, rows.each)], 2)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows = ctx.rows
+        grad = grad.contiguous()
+        dist.all_reduce(grad, group=rows.group)
+        first = sum(len(own) for own in rows.each[:dist.get_rank(rows.group)])
+        return grad[:, :, first:first + len(rows.own)], None
+
+
+# ---- what processes have of parameters ---------------------------------------------------------------------
+
+
+def own(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+class Parameters:
+    """Of a model of which each process of a group may have a part of a matrix, as its shape tells."""
+
+    def __init__(self, model, shapes, group):
+        self.named, self.group = list(model.named_parameters()), group
+        self.parts = {name for name, tensor in self.named if tuple(own(tensor).shape) != shapes[name]}
+
+    def clip(self, max_norm):
+        total = torch.zeros(2, dtype=torch.float64)  # of what all have, and of parts
+        for name, tensor in self.named:
+            total[int(name in self.parts)] += own(tensor.grad).double().square().sum()
+        dist.all_reduce(total[1:], group=self.group)
+        norm = math.sqrt(total.sum())
+        for _, tensor in self.named:
+            own(tensor.grad).mul_(min(1.0, max_norm / (norm + 1e-6)))
+        return norm
+
+
+def count(micro_batches):
+    return sum(int((targets != IGNORED).sum()) for _, targets in micro_batches)
+
+
+def loss_sum(logits, targets):
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum",
+                                             ignore_index=IGNORED)
+
+
+def optimizer_of(named):
+    return torch.optim.AdamW(
+        [{"params": [p for n, p in named if decays(n, p)], "weight_decay": WEIGHT_DECAY},
+         {"params": [p for n, p in named if not decays(n, p)], "weight_decay": 0.0}],
+        lr=LEARNING_RATE, betas=BETAS, eps=EPS, foreach=False)
+
+
+def train_divided(name, tensors, contexts):
+    """Features and rows: the losses and norms of the run."""
+    mesh = init_device_mesh("cpu", (contexts, tensors), mesh_dim_names=("cp", "tp"))
+    whole, batches, max_norm = load(name)
+    shapes = {n: tuple(p.shape) for n, p in whole.named_parameters()}
+    rows = Rows(mesh["cp"].get_group(), batches[0][0].shape[1])
+    AttentionInterface.register("gathered", rows.attend)
+    how = {"attn_implementation": "gathered"} if contexts > 1 else {}
+    model = load(name, **(how | {"tp_plan": "auto", "device_mesh": mesh["tp"]} if tensors > 1 else how))[0]
+    parameters = Parameters(model, shapes, mesh["tp"].get_group())
+    assert (len(parameters.parts) > 6) == (tensors > 1)
+    optimizer = optimizer_of(parameters.named)
+    result = {"losses": [], "grad_norms": []}
+    for step in range(STRATEGY_STEPS):
+        optimizer.zero_grad()
+        first = step * STRATEGY_MICRO_BATCHES
+        micro_batches = [batches[i % len(batches)] for i in range(first, first + STRATEGY_MICRO_BATCHES)]
+        counted = count(micro_batches)
+        total = torch.zeros((), dtype=torch.float64)
+        for inputs, targets in micro_batches:
+            logits = model(input_ids=inputs[:, rows.own], position_ids=rows.own[None], use_cache=False).logits
+            nll = loss_sum(own(logits), targets[:, rows.own])
+            (nll / counted).backward()
+            total += nll.detach()
+        dist.all_reduce(total, group=rows.group)
+        for _, tensor in parameters.named:
+            dist.all_reduce(own(tensor.grad), group=rows.group)
+        result["losses"].append(float(total) / counted)
+        result["grad_norms"].append(parameters.clip(max_norm))
+        optimizer.step()
+    return result
+
+
+# ---- layers ------------------------------------------------------------------------------------------------
+
+
+class Stage(torch.nn.Module):
+    """Successive layers of a model like llama, with the embedding before the first or the head behind the last."""
+
+    def __init__(self, model, idx, count):
+        super().__init__()
+        inner, layers = model.model, model.model.layers
+        self.layers = layers[len(layers) * idx // count:len(layers) * (idx + 1) // count]
+        self.embed_tokens = inner.embed_tokens if idx == 0 else None
+        self.norm, self.head = (inner.norm, model.lm_head) if idx + 1 == count else (None, None)
+        self.rotary = inner.rotary_emb
+
+    def forward(self, x):
+        x = self.embed_tokens(x) if self.embed_tokens is not None else x
+        positions = torch.arange(x.shape[1])[None]
+        mask = torch.full((x.shape[1], x.shape[1]), -math.inf).triu(1)[None, None]
+        angles = self.rotary(x, positions)
+        for layer in self.layers:
+            x = layer(x, attention_mask=mask, position_ids=positions, position_embeddings=angles)
+        return self.head(self.norm(x)) if self.head is not None else x
+
+
+def train_pipe(name, stages):
+    rank = dist.get_rank()
+    model, batches, max_norm = load(name)
+    stage = Stage(model, rank, stages)
+    named = list(stage.named_parameters())
+    counted = 1
+    schedule = Schedule1F1B(PipelineStage(stage, rank, stages, torch.device("cpu")), STRATEGY_MICRO_BATCHES,
+                            scale_grads=False, loss_fn=lambda logits, targets: loss_sum(logits, targets) / counted)
+    optimizer = optimizer_of(named)
+    result = {"losses": [], "grad_norms": []}
+    for step in range(STRATEGY_STEPS):
+        optimizer.zero_grad()
+        first = step * STRATEGY_MICRO_BATCHES
+        micro_batches = [batches[i % len(batches)] for i in range(first, first + STRATEGY_MICRO_BATCHES)]
+        counted = count(micro_batches)
+        inputs, targets = (torch.cat([each[k] for each in micro_batches]) for k in range(2))
+        losses = []
+        if rank == 0:
+            schedule.step(inputs)
+        else:
+            schedule.step(target=targets, losses=losses)
+        loss = torch.stack([torch.zeros(())] + [each.detach() for each in losses]).double().sum()
+        square = sum(p.grad.double().square().sum() for _, p in named)
+        dist.all_reduce(loss)
+        dist.all_reduce(square)
+        norm = math.sqrt(square)
+        for _, tensor in named:
+            tensor.grad.mul_(min(1.0, max_norm / (norm + 1e-6)))
+        result["losses"].append(float(loss))
+        result["grad_norms"].append(norm)
+        optimizer.step()
+    return result
+
+
+# ---- runs --------------------------------------------------------------------------------------------------
+
+
+def train_strategy(rank, strategy, folder):
+    name, tensors, contexts, pipe = strategy
+    ranks = tensors * contexts * pipe
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
+    result = train_pipe(name, pipe) if pipe > 1 else train_divided(name, tensors, contexts)
+    if rank == 0:
+        with open(os.path.join(folder, "result"), "w", encoding="utf-8") as file:
+            json.dump(result, file)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_strategy(strategy):
+    name, tensors, contexts, pipe = strategy
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train_strategy, (strategy, folder), nprocs=tensors * contexts * pipe)
+        with open(os.path.join(folder, "result"), encoding="utf-8") as file:
+            return {"model": name, "tensors": tensors, "contexts": contexts, "pipe": pipe, **json.load(file)}
+
+
+def write_strategies(path):
+    runs = []
+    for strategy in STRATEGIES:
+        runs.append(run_strategy(strategy))
+        print(f"{strategy}: loss {runs[-1]['losses'][0]:.6f} to {runs[-1]['losses'][-1]:.6f}", flush=True)
+    content = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__,
+               "steps": STRATEGY_STEPS, "micro_batches": STRATEGY_MICRO_BATCHES, "learning_rate": LEARNING_RATE}
+    with open(path, "w", encoding="utf-8") as file:
+        head = "".join(f"{json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items())
+        file.write("{\n" + head + '"runs": [\n' + ",\n".join(json.dumps(each) for each in runs) + "\n]\n}\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default=os.path.join(GOLDEN, "ranks.json"))
     parser.add_argument("--powersgd", default=os.path.join(GOLDEN, "powersgd.json"))
+    parser.add_argument("--strategies", default=os.path.join(GOLDEN, "strategies.json"))
     args = parser.parse_args()
+    write_strategies(args.strategies)
     write_low_rank(args.powersgd)
     runs = []
     for name in MODELS:
