@@ -95,6 +95,7 @@ static struct run draw_run(unsigned processes_max) {
         {"--ema-decay 0.9 --label-smoothing-factor 0.1", NULL},
         {"--share-layers all --dtype bf16", "llama"},
         {"--tensor-groups 2", "untied"},
+        {"--context-groups 2", NULL},
         {"--experts-per-unit 4", "deepseek"},
         {"--dtype bf16 --moments q8 --experts-per-unit 8", "deepseek"},
         {"--experts-per-unit 1", "mixtral"},
@@ -122,7 +123,8 @@ static struct run draw_run(unsigned processes_max) {
                            .chunks = based[of_base].chunks};
     }
     run.steps = (40 + draw(160)) / SLOWNESS + 10;
-    run.processes_max = processes_max;
+    const bool rows = strstr(run.numbers, "--context-groups") != NULL;
+    run.processes_max = processes_max = rows ? 1 : processes_max;
     run.sum_groups = processes_max > 1 ? groups[1 + draw(group_count - 1)] : DRAW_FROM(groups);
     run.drives = draw(4);
     run.single = run.drives > 0 && processes_max == 1 && one_in(5); /* several processes need two generations */
@@ -133,6 +135,7 @@ static struct run draw_run(unsigned processes_max) {
 struct layout {
     unsigned processes, ranks;
     bool experts; /* ranks divide them */
+    const char *axis; /* of so many ranks two each divide features or rows: "tp", "cp"; NULL: nothing */
 };
 
 /* Whether so many ranks can divide the experts of the run's model: each has units of them, and as many sums. */
@@ -146,6 +149,9 @@ static bool can_divide(const struct run *run, unsigned ranks) {
 static struct layout draw_layout(const struct run *run) {
     const unsigned processes = one_in(3) ? 1 : run->processes_max;
     struct layout layout = {.processes = processes, .ranks = processes * (1 + draw(run->sum_groups / processes))};
+    const bool features = strstr(run->numbers, "--tensor-groups") != NULL && processes == 1 && one_in(2);
+    const bool rows = strstr(run->numbers, "--context-groups") != NULL && (layout.ranks > 1 || one_in(2));
+    layout.axis = features ? "tp" : rows ? "cp" : NULL; /* several data ranks have one group of rows each */
     layout.experts = processes == 1 && can_divide(run, layout.ranks) && one_in(2); /* whose store has all of them */
     return layout;
 }
@@ -218,18 +224,23 @@ static void draw_places(const struct run *run) {
     static const char *const in_memory[] = {"", "--device-mem 8MiB --host-mem 64MiB",
                                             "--device-mem 16MiB --host-mem 64MiB --device-state-units 1"};
     const unsigned in_host = strstr(run->numbers, "muon") != NULL; /* then the last ones are refused */
+    const bool held = run->single || strstr(run->numbers, "--tensor-groups") != NULL; /* as ranks may divide them */
     static const char *const overlaps[] = {"auto", "auto", "off", "held", "speculative"};
     sys_args_add(&args, run->drives > 0 ? stored[draw(sizeof stored / sizeof *stored - in_host)]
                                         : in_memory[draw(sizeof in_memory / sizeof *in_memory - in_host)]);
     const char *const overlap = run->drives > 0 ? DRAW_FROM(overlaps) : "auto";
     sys_args_word(&args, "--optimizer-overlap=%s",
-                  run->single && strcmp(overlap, "speculative") == 0 ? "held" : overlap);
+                  held && strcmp(overlap, "speculative") == 0 ? "held" : overlap);
 }
 
 static void draw_sharding(const struct run *run, const struct layout *layout) {
     static const char *const shardings[] = {"auto", "full_shard", "shard_grad_op", "zero2", "zero1", "shared"};
     const unsigned ranks = layout->ranks, count = sizeof shardings / sizeof *shardings - (layout->processes > 1);
-    sys_args_word(&args, "--ranks=%u", ranks);
+    if (layout->axis != NULL) {
+        sys_args_word(&args, "--mesh=dp=%u,%s=2", ranks, layout->axis);
+    } else {
+        sys_args_word(&args, "--ranks=%u", ranks);
+    }
     if (layout->experts) { /* which as many divide as all else */
         sys_args_word(&args, "--expert-parallel-size=%u", ranks);
         sys_args_word(&args, "--sharding=%s", shardings[draw(5)]);
@@ -258,7 +269,7 @@ static void begin_part(const struct run *run, const char *origin, struct part *p
     sys_args_word(&args, "--chunk-elems=%s", run->chunks);
     sys_args_word(&args, "--kept-blocks=%s", one_in(3) ? "0" : "auto");
     sys_args_add(&args, one_in(4) ? "--stop-grace-seconds 0" : "");
-    sys_args_add(&args, one_in(6) ? "--trace on --trace-bytes 1MiB" : "");
+    sys_args_add(&args, one_in(6) ? "--trace on --trace-bytes 4MiB" : "");
     if (one_in(6)) {
         sys_args_word(&args, "--chaos-seed=%u", 1 + draw(1000));
     }
