@@ -31,6 +31,9 @@ size_t golden_taken_count(void);
 
 void golden_open(const char *name, struct golden *out);
 void golden_close(struct golden *golden);
+/* In `make test-all` runs this program once more, with OpenBLAS's kernels for another processor, which cut products
+ * otherwise: "Haswell" has those of AVX2. */
+void golden_again(const char *core);
 /* Returns one element of an array of numbers. */
 double golden_number(const struct golden *golden, const char *key, size_t idx);
 /* Returns the tensor "kind.name", or "kind" for an empty name, as stored; free() it. */

@@ -211,5 +211,6 @@ int main(void) {
             golden_close(&golden);
         }
     }
+    golden_again("Haswell");
     return test_end();
 }

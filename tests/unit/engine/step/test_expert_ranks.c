@@ -136,5 +136,6 @@ int main(void) {
     for (int i = 0; i < KINDS; i++) {
         check(&kinds[i], i == 1 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32);
     }
+    golden_again("Haswell");
     return test_end();
 }

@@ -148,5 +148,6 @@ int main(void) {
     check_case("gpt2_small", 3, OX_COMPUTE_BF16);
     check_case("eight_qwen3", 4, OX_COMPUTE_FP32);
     check_case("eight_gpt2", 8, OX_COMPUTE_BF16);
+    golden_again("Haswell");
     return test_end();
 }
