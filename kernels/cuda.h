@@ -117,7 +117,7 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raise it whenever anything that crosses the border changes, device.h, ops.h and base/lane.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 28 };
+enum { OX_CUDA_PLUGIN_VERSION = 29 };
 
 /* The plugin's only symbol of its own, "ox_cuda_plugin". The plugin takes everything of base/ from the program. */
 struct ox_cuda_plugin {

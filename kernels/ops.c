@@ -39,6 +39,8 @@ static void check_attention(const struct ox_attention_shape *shape) {
 
 static void check_part(const struct ox_attention_part *part) {
     OX_ASSERT(part->kv == NULL || (part->chunks >= 2 && part->chunks % 2 == 0 && part->chunk < part->chunks));
+    OX_ASSERT(part->key_chunk == 0 || (part->kv != NULL && part->key_chunk <= part->chunk + 1));
+    OX_ASSERT(!part->resumes || part->key_chunk > 0);
 }
 
 static void check_attention_forward(const void *args) {

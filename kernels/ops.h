@@ -307,6 +307,11 @@ struct ox_attention_part {
     float *dkv;      /* backward: its gradient, which is set, or added to; that of k and v in dqkv is 0 */
     bool adds;
     uint32_t chunk, chunks; /* which chunk the queries are, of how many, an even number */
+    /* 1 + the number of the one chunk of keys that they see here: kv and dkv are (batch, shape.seq) rows of it. What
+     * queries see is then done chunk by chunk, the first of which has a key for each of them; the sums of a softmax go
+     * on where they were (Liu et al., arXiv 2310.01889). 0: all chunks. */
+    uint32_t key_chunk;
+    bool resumes; /* out and lse are those of the chunks before; backward: dq is added to */
 };
 struct ox_op_attention_forward {
     void *out;       /* (rows, heads * head_dim) */

@@ -276,7 +276,7 @@ struct ox_config_ranks {
     char mesh[OX_CONFIG_MESH_BYTES];   /* "" | auto | sizes as in dp=2,pp=4 */
     uint64_t data_parallel_size, pipeline_parallel_size; /* 0: as --mesh or --ranks say */
     uint64_t context_parallel_size, tensor_parallel_size, expert_parallel_size; /* 0: as --mesh says, or 1 */
-    int context_parallel_mode; /* gather, ulysses, and the same by other names */
+    int context_parallel_mode; /* auto, gather, ulysses, ring, and these by other names */
     enum ox_pipeline_choice pipeline_schedule;
     uint64_t virtual_pipeline_size; /* runs of stages of each rank, where the schedule is interleaved */
     enum ox_reduction_choice reduction; /* who adds their gradients */

@@ -254,8 +254,11 @@ uint32_t ox_list_attend(struct ox_list *list, uint32_t qkv, uint32_t window) {
                                               .in_count = qkv_width, .out_count = qkv_width,
                                               .out = add_in_common(list, qkv_width, real_bytes)});
     }
-    struct ox_node node = {.kind = OX_NODE_ATTEND, .role = OX_ROLE_SINKS, .in = qkv, .window = window};
-    node.weights = list->shape->groups.all > 1 ? add_all_rows(list, qkv) : OX_NO_VALUE;
+    struct ox_node node = {.role = OX_ROLE_SINKS, .in = qkv, .window = window};
+    const bool several = list->shape->groups.all > 1;
+    node.kind = several && list->shape->groups.mode == OX_CONTEXT_RING ? OX_NODE_RING : OX_NODE_ATTEND;
+    const bool all_rows = several && (node.kind == OX_NODE_ATTEND || list->shape->groups.contexts <= 1);
+    node.weights = all_rows ? add_all_rows(list, qkv) : OX_NO_VALUE;
     node.out = by_heads ? add_in_common(list, width, real_bytes) : add_rows(list, own_width(list, width));
     node.saved[0] = by_heads ? add_in_common(list, heads, sizeof(float)) : add_floats(list, own_width(list, heads));
     const uint32_t attended = add_node(list, node);

@@ -21,6 +21,7 @@ enum ox_node_kind {
     OX_NODE_HEAD_NORM, /* a norm of each of some heads, or of all of them as one, in place */
     OX_NODE_ROPE,      /* rotates queries and keys by their positions, in place */
     OX_NODE_ATTEND,    /* out = attention of the queries, keys and values in `in` */
+    OX_NODE_RING,      /* the same of row groups, in a ring */
     OX_NODE_ACT,       /* out = activation(in) */
     OX_NODE_DROP,      /* out = in with a share `scale` of zeros in training, the rest scaled up */
     OX_NODE_DOWN,      /* out = in * A^T of all adapters of a matrix */
@@ -210,7 +211,7 @@ struct ox_node_cut_at {
     uint64_t source, target, bytes;
     uint8_t round;
 };
-enum { OX_NODE_CUTS_MAX = 10 };
+enum { OX_NODE_CUTS_MAX = 16 };
 
 struct ox_node_row {
     unsigned reads;          /* enum ox_node_reads */
@@ -351,6 +352,12 @@ void ox_all_rows_forward(const struct ox_node_call *call);
 void ox_all_rows_backward(const struct ox_node_call *call);
 uint64_t ox_all_rows_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 void ox_all_rows_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+/* A ring of row groups: node_ring.c. On one rank that has all groups nothing crosses between its parts. */
+uint64_t ox_ring_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_ring_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                       struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
+void ox_ring_forward(const struct ox_node_call *call);
+void ox_ring_backward(const struct ox_node_call *call);
 /* Rows exchanged for heads, and back. */
 uint64_t ox_exchange_heads_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 void ox_to_heads_forward(const struct ox_node_call *call);

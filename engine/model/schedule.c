@@ -220,6 +220,7 @@ uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct 
     struct ox_node_cut_at room[OX_NODE_CUTS_MAX];
     const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
     const uint32_t ranks = node->kind == OX_NODE_EXPERTS ? ox_shape_experts(schedule->list.shape)
+                           : node->kind == OX_NODE_RING  ? ox_shape_groups(schedule->list.shape)
                                                          : ox_shape_tensors(schedule->list.shape);
     const bool apart = ranks > 1 && row_of(node)->parts != NULL;
     return apart ? row_of(node)->parts(&schedule->list, node, step->backward, step->din != OX_NO_VALUE,
@@ -481,6 +482,34 @@ static float *nth_sum(const struct ox_schedule *schedule, const struct ox_stage_
                       uint32_t nth) {
     float *const grads = weights->grads[unit];
     return grads == NULL ? NULL : grads + nth * schedule->list.units[unit]->elem_count;
+}
+
+void ox_clear_range(struct ox_unit_job *job, float *grads, uint64_t begin, uint64_t end) {
+    if (begin < end) {
+        OX_RUN(&job->run, zero, .target = grads + begin, .bytes = (end - begin) * sizeof *grads);
+    }
+}
+
+void ox_clear_gaps(struct ox_unit_job *job, const struct ox_unit *unit, float *grads) {
+    const struct ox_model *const model = job->shape->model;
+    uint64_t end = 0;
+    for (const struct ox_tensor *tensor = NULL; (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL;) {
+        if (unit->role_trained[tensor->role]) {
+            ox_clear_range(job, grads, end, tensor->offset);
+            end = tensor->offset + tensor->count;
+        }
+    }
+    ox_clear_range(job, grads, end, unit->elem_count);
+}
+
+void ox_clear_frozen(struct ox_unit_job *job, const struct ox_unit *unit, float *grads, enum ox_role role) {
+    const struct ox_model *const model = job->shape->model;
+    const struct ox_tensor *tensor = NULL;
+    while (unit->role_trained[role] && (tensor = ox_unit_next_tensor(model, unit, tensor)) != NULL) {
+        if (tensor->role == role && !tensor->trained) {
+            ox_clear_range(job, grads, tensor->offset, tensor->offset + tensor->count);
+        }
+    }
 }
 
 /* Before backward: what no operation writes in the gradients of the stage's units, or all where a node adds to some

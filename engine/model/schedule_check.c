@@ -206,13 +206,15 @@ static void write_value(struct checker *c, uint32_t value, uint32_t over, const 
 static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step) {
     const struct ox_node_row *const row = ox_node_row_of(node_of(c, step));
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
-    const bool of_experts = node_of(c, step)->kind == OX_NODE_EXPERTS;
-    const uint32_t ranks = of_experts ? c->list->shape->experts.ranks : c->list->shape->features.ranks;
+    const enum ox_node_kind kind = node_of(c, step)->kind;
+    const uint32_t ranks = kind == OX_NODE_EXPERTS ? c->list->shape->experts.ranks
+                           : kind == OX_NODE_RING  ? c->list->shape->groups.all : c->list->shape->features.ranks;
+    const bool crosses = kind != OX_NODE_RING || c->list->shape->groups.contexts > 1;
     if (row->parts == NULL || ranks <= 1) {
         return 0;
     }
     const uint32_t count = row->parts(c->list, node_of(c, step), step->backward, step->din != OX_NO_VALUE, cuts);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && crosses; i++) {
         const uint64_t end = ox_max_u64(cuts[i].source, cuts[i].target) + cuts[i].bytes;
         const uint32_t value = cuts[i].saved ? node_of(c, step)->saved[0] : step->scratch;
         demand(c, value != OX_NO_VALUE && end <= c->list->values[value].bytes,

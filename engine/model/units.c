@@ -150,7 +150,6 @@ static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
     const uint32_t count = ox_schedule_crossings(schedule, step, cuts);
     const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
-    const bool of_experts = node->kind == OX_NODE_EXPERTS;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t value = cuts[i].saved ? node->saved[0] : step->scratch;
         const struct ox_place place = schedule->places[schedule->list.values[value].home];
@@ -158,11 +157,23 @@ static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_
         const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
         OX_ASSERT(kept || place.memory == OX_MEMORY_WORK);
         out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .round = cuts[i].round,
-                                      .axis = of_experts ? OX_AXIS_EXPERT : OX_AXIS_TENSOR,
+                                      .axis = node->kind == OX_NODE_EXPERTS ? OX_AXIS_EXPERT
+                                              : node->kind == OX_NODE_RING  ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR,
                                       .role = kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = first + cuts[i].source,
                                       .target = first + cuts[i].target, .bytes = cuts[i].bytes};
     }
     return count;
+}
+
+/* What is computed up to the cut number `nth`, which a step has. A ring does as much in each of its turns. */
+static double flops_behind(const struct ox_schedule *schedule, const struct ox_schedule_step *step, uint32_t nth) {
+    const double groups = ox_shape_groups(schedule->list.shape), done = nth + 1 - step->phase;
+    if (schedule->list.nodes[step->node_idx].kind != OX_NODE_RING) {
+        return flops_of(cost_before(schedule, nth + 1));
+    }
+    const double before = flops_of(cost_before(schedule, step->phase));
+    const double of_step = flops_of(cost_before(schedule, step->phase + 1)) - before;
+    return before + of_step * (done < groups ? done / groups : 1);
 }
 
 uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
@@ -185,7 +196,7 @@ uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, 
         for (uint32_t k = before; k < count; k++) {
             /* Experts take the rows of one rank after the other, and nothing before the first and behind the last. */
             out[k].share = by_experts ? ox_min_u64(k, ox_shape_experts(shape)) / (double)ox_shape_experts(shape)
-                           : all > 0  ? flops_of(cost_before(&schedule, k + 1)) / all : 0;
+                           : all > 0  ? flops_behind(&schedule, step, k) / all : 0;
         }
     }
     return count;

@@ -36,11 +36,13 @@ uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batc
  * for what attention sees of other groups. A rank has `count` groups from `first` on: x, y, dx, ids, positions and
  * targets lie one group behind the other, and each gradient has a sum for each group, one behind the other. The groups
  * are divided among `contexts` ranks, which do the pass phase by phase (ox_unit_cuts). */
-/* How several ranks see each other's keys and values; no bit depends on it. */
+/* How several ranks see each other's keys and values. */
 enum ox_context_mode {
     OX_CONTEXT_GATHER,  /* each has all keys and values of a block while it computes attention of its own rows */
     OX_CONTEXT_ULYSSES, /* they exchange rows for heads and back: each computes attention of all rows for its part of
                            the heads (Jacobs et al., arXiv 2309.14509) */
+    OX_CONTEXT_RING,    /* each attends to the keys and values of one row group after the other, which pass from rank
+                           to rank (node_ring.c). Only this one gives other bits, also on one rank */
     OX_CONTEXT_MODE_COUNT
 };
 struct ox_row_groups {

@@ -273,6 +273,9 @@ OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *mo
 OX_MUST enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data);
 /* Refuses what ranks that divide groups of features cannot do. */
 OX_MUST enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer);
+/* Settles how ranks see each other's keys and values. `recorded`: --context-parallel-mode of the run that goes on; 0:
+ * none does. */
+void ox_trainer_set_context_mode(struct ox_trainer *trainer, int recorded);
 OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,
                                                      uint32_t sum_groups);
 /* Refuses dropout of adapters where there is none. */
@@ -404,6 +407,7 @@ OX_MUST enum ox_status ox_trainer_check_counts(const struct ox_config *config, c
  * record. */
 struct ox_recorded {
     uint64_t sum_groups, tensor_groups, context_groups, chunk_elems, store_generations;
+    int context_mode; /* --context-parallel-mode */
     char experts_per_unit[24]; /* "": not known */
 };
 struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer);

@@ -146,7 +146,7 @@ static uint64_t sums_hash(const struct ox_engine_config *e, uint64_t hash) {
     if (ox_model_groups(&e->model->config) > 1) {
         hash = ox_hash64("tensor groups", strlen("tensor groups"), hash + ox_model_groups(&e->model->config));
     }
-    const uint64_t rows[] = {hash, e->context_groups, 1};
+    const uint64_t rows[] = {hash, e->context_groups, e->context_mode == OX_CONTEXT_RING ? 2 : 1};
     return e->context_groups > 1 ? ox_hash_seed(rows, sizeof rows / sizeof *rows) : hash;
 }
 
@@ -253,6 +253,43 @@ static enum ox_status check_context_tree(const struct ox_trainer *trainer, uint3
                                  "which is no power of two; use %u", contexts, own, groups);
 }
 
+/* Behind auto come the names of the modes, and those of other programs in the same order. A resumed run keeps a ring,
+ * on which bits depend. */
+void ox_trainer_set_context_mode(struct ox_trainer *trainer, int recorded) {
+    int *const given = &trainer->config.ranks.context_parallel_mode;
+    enum ox_context_mode *const mode = &trainer->engine_config.context_mode;
+    const int said = *given > 0 ? *given : recorded;
+    *mode = said > 0 ? (enum ox_context_mode)((said - 1) % OX_CONTEXT_MODE_COUNT) : OX_CONTEXT_GATHER;
+    if (*given == 0 && *mode != OX_CONTEXT_RING) {
+        *mode = OX_CONTEXT_GATHER;
+    }
+    *given = 1 + (int)*mode;
+}
+
+/* Whether the keys and values of row groups can go round. */
+static enum ox_status check_ring(const struct ox_trainer *trainer, uint32_t groups) {
+    enum { RING_RANKS_MAX = 16 };
+    const struct ox_engine_config *const engine = &trainer->engine_config;
+    if (engine->context_mode != OX_CONTEXT_RING) {
+        return OX_OK;
+    }
+    if (engine->device == OX_DEVICE_CUDA) {
+        return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: does not exist yet with --device cuda; use gather");
+    }
+    if (engine->contexts > 1 && groups > engine->contexts) {
+        return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: %u ranks for %u --context-groups, and in a ring "
+                       "each rank has one, or one rank all; give --context-parallel-size %u", engine->contexts,
+                       groups, groups);
+    }
+    if (engine->contexts > RING_RANKS_MAX) {
+        return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: %u ranks; use gather, or --context-parallel-size %u "
+                       "at most", engine->contexts, RING_RANKS_MAX);
+    }
+    return ox_model_groups(&engine->model->config) == 1
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: does not exist yet with --tensor-groups; "
+                                 "use gather or ulysses");
+}
+
 /* Whether ranks can divide the heads of attention. */
 static enum ox_status check_heads(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
@@ -276,9 +313,9 @@ static enum ox_status check_heads(const struct ox_trainer *trainer) {
     if (most == engine->contexts) {
         return OX_OK;
     }
-    return ox_fail(OX_E_CONFIG, "--context-parallel-mode ulysses: %u key/value heads%s for %u ranks; use gather, or "
-                   "--context-parallel-size %u", heads, groups > 1 ? " in a group of features" : "", engine->contexts,
-                   most);
+    return ox_fail(OX_E_CONFIG, "--context-parallel-mode ulysses: %u key/value heads%s for %u ranks; use gather or "
+                   "ring, or --context-parallel-size %u", heads, groups > 1 ? " in a group of features" : "",
+                   engine->contexts, most);
 }
 
 enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch, uint32_t sum_groups) {
@@ -322,6 +359,7 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     }
     *given = groups;
     OX_TRY(check_heads(trainer));
+    OX_TRY(check_ring(trainer, groups));
     return check_context_tree(trainer, groups, of_batch, sum_groups);
 }
 

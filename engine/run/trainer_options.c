@@ -161,6 +161,7 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
         recorded = (struct ox_recorded){.sum_groups = record->train.sum_groups,
                                         .tensor_groups = record->train.tensor_groups,
                                         .context_groups = record->train.context_groups,
+                                        .context_mode = record->ranks.context_parallel_mode,
                                         .chunk_elems = record->place.chunk_elems,
                                         .store_generations =
                                             record->memory.nvme_count > 0 ? record->memory.store_generations : 0};

@@ -347,8 +347,6 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     struct ox_mesh_sizes sizes;
     engine->pipe = engine->contexts = engine->tensors = engine->experts = 1;
     engine->schedule = schedule_of(config);
-    /* The names of other programs for the modes come behind ours, in the same order. */
-    engine->context_mode = (enum ox_context_mode)(config->ranks.context_parallel_mode % OX_CONTEXT_MODE_COUNT);
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
@@ -442,6 +440,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
     }
+    ox_trainer_set_context_mode(trainer, recorded.context_mode);
     if (config->train.context_groups == 0 && recorded.context_groups >= engine->contexts) {
         config->train.context_groups = recorded.context_groups; /* a resumed run keeps these too */
     }

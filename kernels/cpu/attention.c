@@ -32,6 +32,8 @@ struct attention {
     const float *keys, *values; /* row 0, within qkv or a cache */
     uint32_t cached;            /* keys of the sequence before its first query */
     uint32_t chunks;            /* of a sequence, in an order of their own; 0: its keys lie in a row */
+    uint32_t key_first, key_past; /* keys that there are: one chunk alone, or all */
+    bool resumes;
     const int32_t *positions; /* (rows) or NULL */
     const float *lse_in;
     float *out, *lse, *dqkv; /* dqkv: in backward alone */
@@ -142,6 +144,7 @@ struct block {
     uint32_t key, key_count;
     uint32_t key_begin; /* the first key that a query of the block sees, down to a whole step */
     uint32_t key_end;   /* behind the last one */
+    bool begun;         /* work->sum has a sum before the first key */
 };
 
 /* The first key that query row `row` of the block sees: that of its window or of its document, whichever is later. It
@@ -160,8 +163,8 @@ static struct block block_of(const struct attention *job, uint32_t batch, uint32
     at.kv_head = head / (job->shape->heads / job->shape->kv_heads);
     at.query_count = min_u32(QUERIES, job->shape->seq - query);
     at.width = (uint32_t)ox_align_up(at.query_count, OX_VECTOR_STEP);
-    at.key_begin = first_seen(job, &at, 0) / OX_VECTOR_STEP * OX_VECTOR_STEP;
-    at.key_end = job->cached + query + at.query_count;
+    at.key_begin = max_u32(first_seen(job, &at, 0) / OX_VECTOR_STEP * OX_VECTOR_STEP, job->key_first);
+    at.key_end = max_u32(min_u32(job->cached + query + at.query_count, job->key_past), at.key_begin);
     return at;
 }
 
@@ -203,8 +206,8 @@ static struct view q_view(const struct attention *job, const struct block *at) {
 /* The row of a key of a sequence. */
 static size_t key_row(const struct attention *job, uint32_t batch, uint32_t key) {
     const uint32_t seq = job->shape->seq;
-    if (job->chunks == 0) {
-        return (size_t)batch * seq + key;
+    if (job->chunks == 0 || job->key_past != UINT32_MAX) { /* in a row, or one chunk */
+        return (size_t)batch * seq + key - job->key_first;
     }
     const uint32_t chunk = key / seq, back = job->chunks - 1 - chunk;
     const size_t place = chunk < back ? 2 * chunk : 2 * back + 1;
@@ -337,7 +340,7 @@ static void by_keys(const struct attention *job, const struct block *at, const f
                                                          .rows = end - query,
                                                          .cols = job->shape->head_dim,
                                                          .depth = depth,
-                                                         .add = at->key != at->key_begin});
+                                                         .add = at->begun || at->key != at->key_begin});
     }
 }
 
@@ -346,6 +349,20 @@ static void rescale(const struct attention *job, const struct block *at, const s
         if (work->shrink[row] != 1.0f) {
             job->vector->scale(work->sum + row * work->dim, work->shrink[row], job->shape->head_dim);
         }
+    }
+}
+
+/* The sums of each query: none yet, or those of the chunks before, which are as if one key had had them all. */
+static void begin_sums(const struct attention *job, struct block *at, const struct work *work) {
+    at->begun = job->resumes;
+    for (uint32_t row = 0; row < at->width; row++) {
+        const bool goes_on = job->resumes && row < at->query_count;
+        work->row_max[row] = goes_on ? job->lse[lse_offset(job, at) + row] : -INFINITY;
+        work->row_sum[row] = goes_on ? 1.0f : 0.0f;
+    }
+    if (job->resumes) {
+        copy_rows(job, (struct view){job->out + out_offset(job, at), job->out_stride}, at->query_count, 1.0f, work->sum,
+                  work->dim);
     }
 }
 
@@ -359,17 +376,14 @@ static void forward_item(void *context, uint32_t item, uint32_t thread) {
     struct block at = block_of(job, head_idx / shape->heads, head_idx % shape->heads, query_block * QUERIES);
     copy_rows(job, q_view(job, &at), at.query_count, shape->scale, work.query, work.dim);
     turn(job, &at, work.query, work.dim, work.query_t);
-    for (uint32_t row = 0; row < at.width; row++) {
-        work.row_max[row] = -INFINITY;
-        work.row_sum[row] = 0.0f;
-    }
+    begin_sums(job, &at, &work);
     while (next_keys(job, &at)) {
         by_queries(job, &at, k_view(job, &at), work.query_t, work.score);
         job->vector->softmax(&(struct ox_vector_softmax){.block = scores_of(job, &at, &work),
                                                          .max = work.row_max,
                                                          .sum = work.row_sum,
                                                          .shrink = work.shrink});
-        if (at.key != at.key_begin) {
+        if (at.begun || at.key != at.key_begin) {
             rescale(job, &at, &work);
         }
         by_keys(job, &at, work.score, v_view(job, &at), &work);
@@ -395,6 +409,7 @@ static struct attention attention_of(const struct ox_cpu *cpu, const struct ox_a
         .qkv = qkv,
         .keys = keys,
         .values = keys + (size_t)shape->kv_heads * shape->head_dim,
+        .key_past = UINT32_MAX,
         .query_blocks = (uint32_t)ox_div_up(shape->seq, QUERIES),
         .row_stride = row_stride,
         .key_stride = row_stride,
@@ -414,6 +429,11 @@ static void see_part(struct attention *job, const struct ox_attention_part *part
         job->dkeys = part->dkv;
         job->dvalues = part->dkv == NULL ? NULL : part->dkv + width;
         job->adds_keys = part->adds;
+        job->resumes = part->resumes;
+        if (part->key_chunk > 0) {
+            job->key_first = (part->key_chunk - 1) * job->shape->seq;
+            job->key_past = part->key_chunk * job->shape->seq;
+        }
     }
 }
 
@@ -495,17 +515,36 @@ static void backward_block(const struct attention *job, const struct block *at, 
 static void clear_gradients(const struct attention *job, uint32_t batch, uint32_t kv_head) {
     const struct ox_attention_shape *const shape = job->shape;
     const size_t bytes = shape->head_dim * sizeof(float);
-    for (uint32_t kind = 0; kind < 2; kind++) {
+    for (uint32_t kind = 0; kind < 2 && !job->resumes; kind++) {
         const uint32_t slot = shape->heads + kind * shape->kv_heads + kv_head;
         float *const gradient = job->dqkv + slot_offset(job, batch, slot);
         for (uint32_t row = 0; row < shape->seq; row++) {
             memset(gradient + row * job->row_stride, 0, bytes);
         }
     }
-    for (uint32_t key = 0; job->chunks > 0 && !job->adds_keys && key < job->chunks * shape->seq; key++) {
+    const uint32_t past = min_u32(job->chunks * shape->seq, job->key_past);
+    for (uint32_t key = job->key_first; job->chunks > 0 && !job->adds_keys && key < past; key++) {
         const size_t at = key_row(job, batch, key) * job->key_stride + (size_t)kv_head * shape->head_dim;
         memset(job->dkeys + at, 0, bytes);
         memset(job->dvalues + at, 0, bytes);
+    }
+}
+
+/* The gradient of a block's queries, or what is added to it; nothing, where they have seen no key. */
+static void give_queries(const struct attention *job, const struct block *at, const struct work *work) {
+    const uint32_t dim = job->shape->head_dim;
+    float *const dq = job->dqkv + (q_view(job, at).at - job->qkv);
+    OX_ASSERT(job->resumes || at->key_end > at->key_begin);
+    if (!job->resumes) {
+        copy_rows(job, (struct view){work->sum, work->dim}, at->query_count, job->shape->scale, dq, job->row_stride);
+        return;
+    }
+    for (uint32_t row = 0; row < at->query_count && at->key_end > at->key_begin; row++) {
+        float *const sum = work->sum + row * work->dim, *const to = dq + row * job->row_stride;
+        job->vector->scale(sum, job->shape->scale, dim);
+        for (uint32_t i = 0; i < dim; i++) {
+            to[i] += sum[i];
+        }
     }
 }
 
@@ -525,8 +564,7 @@ static void backward_item(void *context, uint32_t item, uint32_t thread) {
         while (next_keys(job, &at)) {
             backward_block(job, &at, &work);
         }
-        float *const dq = job->dqkv + (q_view(job, &at).at - job->qkv);
-        copy_rows(job, (struct view){work.sum, work.dim}, at.query_count, shape->scale, dq, job->row_stride);
+        give_queries(job, &at, &work);
     }
 }
 

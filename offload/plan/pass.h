@@ -22,7 +22,7 @@ struct ox_plan_work {
 
 /* Where a pass needs what other ranks make of the same micro-batch. It ends a phase of the pass, and a task of the link
  * comes before the next phase. It works on two regions of the pass's scratch, of what it keeps, or on one of each;
- * those of its scratch stay from phase to phase. All members of the group on the axis have pieces of the same size. */
+ * those of its scratch stay from phase to phase. All members have pieces of the same size, of a SHIFT one each. */
 enum ox_cut_kind {
     OX_CUT_GATHER,   /* each member has its piece at its place of the target, which has all pieces then */
     OX_CUT_EXCHANGE, /* each member has a piece for every member in the source; in the target it has then, in the order
@@ -31,6 +31,7 @@ enum ox_cut_kind {
                         the one whose number differs from its own by the bits of r give each other the rows that the
                         other's experts take, after they have given back those of the round before. `bytes` is a bound,
                         of which `source` and `target` say nothing */
+    OX_CUT_SHIFT,    /* each member gives all of the source to the next one, and the last to the first */
     OX_CUT_KIND_COUNT
 };
 struct ox_plan_cut {

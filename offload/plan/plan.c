@@ -135,7 +135,7 @@ static struct ox_peer_bytes losses_bytes(const struct ox_plan_input *input, bool
 /* A rank gets a piece from each other member of its group, and gives one to each. */
 static struct ox_peer_bytes row_bytes(const struct ox_plan_input *input, const struct ox_task *task) {
     const struct ox_plan_cut *const cut = ox_plan_task_cut(input, task);
-    if (cut->kind == OX_CUT_ROUND) {
+    if (cut->kind == OX_CUT_ROUND || cut->kind == OX_CUT_SHIFT) {
         return (struct ox_peer_bytes){.in = cut->bytes, .out = cut->bytes};
     }
     const uint64_t count = ox_plan_group(input, (enum ox_axis)cut->axis).count;

@@ -454,12 +454,14 @@ static void cross(struct effects *e) {
     const struct ox_plan_cut *const cut = &pass->cuts[e->task->phase];
     const uint64_t members = ox_proof_crossing(e->in, cut->axis);
     const bool of_round = cut->kind == OX_CUT_ROUND;
-    const uint64_t others = of_round ? cut->bytes : cut->bytes / members * (members - 1);
+    const bool in_pieces = cut->kind == OX_CUT_GATHER || cut->kind == OX_CUT_EXCHANGE;
+    const uint64_t others = in_pieces ? cut->bytes / members * (members - 1) : cut->bytes;
     const enum ox_holding what = cut->role == OX_USE_KEPT ? PART_KEPT : ROOM;
     const struct ox_content from_to[2] = {ox_content_within(what, e->task, backward, e->task->phase, false),
                                           ox_content_within(what, e->task, backward, e->task->phase, true)};
     const uint64_t room = cut->role == OX_USE_KEPT ? stage->kept_bytes : pass->scratch_bytes;
-    if (e->task->axis != cut->axis || members == 1 || (!of_round && cut->bytes % members != 0) ||
+    if (e->task->axis != cut->axis || members == 1 || (in_pieces && cut->bytes % members != 0) ||
+        cut->kind >= OX_CUT_KIND_COUNT ||
         (!of_round && e->task->slot != 0) || (cut->role != OX_USE_KEPT && cut->role != OX_USE_SCRATCH)) {
         ox_effects_reject(e, "moves pieces along an axis that has no other ranks, or of different sizes");
     }

@@ -1,8 +1,11 @@
 /* Attention of a part of the queries of sequences, on CPUs: all parts together are attention of whole sequences,
- * forward and backward, also where documents and windows cross from part to part. */
+ * forward and backward, also where documents and windows cross from part to part, and where each part sees the keys of
+ * one part after the other. */
 #include "tests/kit/device/ops_kit.h"
 
 #include <string.h>
+
+enum { CHUNKS_MAX = 16 };
 
 struct part_case {
     struct ox_attention_shape shape;
@@ -58,7 +61,41 @@ static void turn(const struct part_case *c, const void *from, void *to, size_t b
     }
 }
 
-static void run_parts(struct lab *lab, const struct part_case *c, const struct tensors *t) {
+/* The operations of one part, forward and backward. */
+struct part_ops {
+    struct ox_op_attention_forward forward;
+    struct ox_op_attention_backward backward;
+};
+
+static void run_part(struct ox_run *run, struct part_ops *ops, const struct ox_attention_part *part, bool backward) {
+    ops->forward.part = ops->backward.part = *part;
+    if (backward) {
+        OX_THEN(run->status, OX_QUEUE(run->ops, run->lane, attention_backward, &ops->backward));
+    } else {
+        ops->forward.part.dkv = NULL;
+        OX_THEN(run->status, OX_QUEUE(run->ops, run->lane, attention_forward, &ops->forward));
+    }
+}
+
+/* Chunk by chunk of keys: its own first, whose keys every query sees one of, then the others before it. */
+static void run_chunks(struct ox_run *run, struct part_ops *ops, struct ox_attention_part part, size_t chunk_elems,
+                       bool *has, bool backward) {
+    const void *const kv = part.kv;
+    float *const dkv = part.dkv;
+    for (uint32_t i = 0; i <= part.chunk; i++) {
+        const uint32_t t = i == 0 ? part.chunk : i - 1, back = part.chunks - 1 - t;
+        const size_t first = (t < back ? 2 * t : 2 * back + 1) * chunk_elems;
+        part.kv = (const float *)kv + first;
+        part.dkv = dkv + first;
+        part.key_chunk = t + 1;
+        part.resumes = i > 0;
+        part.adds = has[t];
+        has[t] = backward;
+        run_part(run, ops, &part, backward);
+    }
+}
+
+static void run_parts(struct lab *lab, const struct part_case *c, const struct tensors *t, bool by_chunk) {
     const size_t rows = (size_t)c->shape.batch * c->shape.seq, width = width_of(&c->shape);
     const size_t out_width = (size_t)c->shape.heads * c->shape.head_dim, q = out_width, kv = width - q;
     struct ox_attention_shape shape = c->shape;
@@ -78,20 +115,24 @@ static void run_parts(struct lab *lab, const struct part_case *c, const struct t
         memcpy(all + row * kv, qkv + row * width + q, kv * sizeof *all);
     }
     struct ox_run run = {.ops = &lab->ops, .lane = lab->lane};
+    bool has[CHUNKS_MAX] = {false};
     for (int backward = 0; backward <= 1; backward++) {
         for (uint32_t i = 0; i < 2 * c->groups; i++) {
             const size_t first = i * part_rows;
             const struct ox_attention_part part = {
-                .kv = all, .dkv = backward ? dall : NULL, .adds = i > 0, .chunks = 2 * c->groups,
+                .kv = all, .dkv = dall, .adds = i > 0, .chunks = 2 * c->groups,
                 .chunk = i % 2 == 0 ? i / 2 : 2 * c->groups - 1 - i / 2};
             const int32_t *const of = t->positions == NULL ? NULL : positions + first;
-            if (backward) {
-                OX_RUN(&run, attention_backward, .dqkv = dqkv + first * width, .dout = dout + first * out_width,
-                       .qkv = qkv + first * width, .out = out + first * out_width, .lse = lse + first * shape.heads,
-                       .positions = of, .scratch = scratch, .shape = shape, .part = part);
+            struct part_ops ops = {
+                .forward = {.out = out + first * out_width, .lse = lse + first * shape.heads,
+                            .qkv = qkv + first * width, .positions = of, .scratch = scratch, .shape = shape},
+                .backward = {.dqkv = dqkv + first * width, .dout = dout + first * out_width,
+                             .qkv = qkv + first * width, .out = out + first * out_width,
+                             .lse = lse + first * shape.heads, .positions = of, .scratch = scratch, .shape = shape}};
+            if (by_chunk) {
+                run_chunks(&run, &ops, part, part_rows * kv, has, backward);
             } else {
-                OX_RUN(&run, attention_forward, .out = out + first * out_width, .lse = lse + first * shape.heads,
-                       .qkv = qkv + first * width, .positions = of, .scratch = scratch, .shape = shape, .part = part);
+                run_part(&run, &ops, &part, backward);
             }
         }
     }
@@ -132,9 +173,13 @@ static void check_case(struct lab *lab, const struct part_case *given, uint64_t 
     parts.out = floats(rows * out_width);
     parts.dqkv = floats(rows * width);
     run_whole(lab, &c.shape, &whole);
-    run_parts(lab, &c, &parts);
-    check_error("out", error_of(parts.out, widened(whole.out, rows * out_width), rows * out_width), 2e-6);
-    check_error("dqkv", error_of(parts.dqkv, widened(whole.dqkv, rows * width), rows * width), 4e-6);
+    for (int by_chunk = 0; by_chunk <= 1; by_chunk++) {
+        run_parts(lab, &c, &parts, by_chunk);
+        check_error(by_chunk ? "out by chunks" : "out",
+                    error_of(parts.out, widened(whole.out, rows * out_width), rows * out_width), 2e-6);
+        check_error(by_chunk ? "dqkv by chunks" : "dqkv",
+                    error_of(parts.dqkv, widened(whole.dqkv, rows * width), rows * width), 4e-6);
+    }
 }
 
 int main(void) {

@@ -274,7 +274,8 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
  * = 4 bytes, for each block and micro-batch. Gathering keys and values takes 2 q R (c - 1) / c elements in forward,
  * again in a backward that recomputes, and there their gradients. Exchanging rows for heads takes (2 a + 2 q) R / c
  * (c - 1) / c elements: queries, keys and values there, what attention makes of them back; again in a backward that
- * recomputes; and in backward the gradients of all these. */
+ * recomputes; and in backward the gradients of all these. In a ring keys and values of R / c rows go to c - 1 ranks, in
+ * forward, again in a backward that recomputes, and in backward with their gradients, which also come home. */
 static void check_context(const char *config, uint32_t contexts, enum ox_context_mode mode, bool keeps) {
     struct harness_run run = {.ranks = contexts, .contexts = contexts, .context_groups = contexts,
                               .context_mode = mode, .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32,
@@ -286,9 +287,11 @@ static void check_context(const char *config, uint32_t contexts, enum ox_context
     harness_open(&run, &place, &harness);
     const struct ox_model_config *const model = &harness.model->config;
     const uint64_t q = (uint64_t)model->kv_heads * model->head_dim, a = (uint64_t)model->heads * model->head_dim;
-    const uint64_t each = mode == OX_CONTEXT_GATHER ? 2 * q * SEQ * (keeps ? 4 + 4 : 2 * 4 + 4)
-                                                    : (keeps ? 2 : 3) * 4 * (SEQ / contexts) * (2 * a + 2 * q);
-    const uint64_t expected = each * (contexts - 1) / contexts * BLOCKS * run.micro_batches;
+    const uint64_t rows = SEQ / contexts, others = contexts - 1, times = keeps ? 2 : 3;
+    const uint64_t each = mode == OX_CONTEXT_GATHER    ? 2 * q * rows * others * ((times - 1) * 4 + 4)
+                          : mode == OX_CONTEXT_ULYSSES ? times * 4 * rows * (2 * a + 2 * q) * others / contexts
+                                                       : 2 * q * rows * (times * 4 * others + 4 * contexts);
+    const uint64_t expected = each * BLOCKS * run.micro_batches;
     CHECK(ox_engine_plan_of(harness.engine)->input.placement.kept_units == (keeps ? BLOCKS : 0));
     for (uint64_t step = 1; step <= STEPS; step++) {
         take_step(&harness, &run, step, &result);

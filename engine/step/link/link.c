@@ -604,6 +604,26 @@ static enum ox_status pass_round(struct ox_rank *rank, const struct ox_task *tas
     return status;
 }
 
+/* Gives bytes to the next member and takes as many from the one before. A send waits for its taker: of two neighbours
+ * one takes first. */
+static enum ox_status shift(struct ox_rank *rank, struct ox_comm *comm, const struct ox_plan_cut *cut,
+                            const unsigned char *source, unsigned char *target, const char *what) {
+    const bool on_host = rank->config.budget.unified, sends_first = comm->rank % 2 == 0;
+    enum ox_status status = OX_OK;
+    for (int turn = 0; turn < 2 && status == OX_OK; turn++) {
+        const bool sends = sends_first == (turn == 0);
+        const uint32_t peer = (comm->rank + (sends ? 1 : comm->count - 1)) % comm->count;
+        status = sends ? ox_comm_send(comm, &(struct ox_comm_send){
+                             .peer = peer, .source = source, .bytes = cut->bytes, .on_host = on_host, .what = what})
+                       : ox_comm_recv(comm, &(struct ox_comm_recv){
+                             .peer = peer, .target = target, .bytes = cut->bytes, .on_host = on_host, .what = what});
+        if (status == OX_OK) {
+            ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, cut->bytes);
+        }
+    }
+    return status;
+}
+
 /* Brings the pieces of all members together, or to each member those for it. `from`: the room of the source. */
 static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, unsigned char *room,
                             const unsigned char *from) {
@@ -622,6 +642,9 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
              task->pass == OX_PLAN_FORWARD || task->pass == OX_PLAN_FORWARD_KEPT ? "forward" : "backward", task->phase);
     if (cut->kind == OX_CUT_ROUND) {
         return pass_round(rank, task, cut, room, what);
+    }
+    if (cut->kind == OX_CUT_SHIFT) {
+        return shift(rank, comm, cut, from + cut->source, room + cut->target, what);
     }
     if (cut->kind == OX_CUT_GATHER) {
         return gather(rank, comm, &(struct ox_comm_gather){

@@ -58,8 +58,10 @@ static void check_refusals(void) {
         {"--context-groups 2 --mesh dp=3", "give --sum-groups 4"},
         {"--context-groups 2 --neftune-noise-alpha 5", "does not exist with --neftune-noise-alpha yet"},
         {"--cp-size 2 --reduction library", "does not exist with --reduction library yet"},
-        {"--cp-size 4 --context-parallel-mode ulysses", "2 key/value heads for 4 ranks; use gather, or"},
-        {"--context-parallel-mode ring", "gather"}};
+        {"--cp-size 4 --context-parallel-mode ulysses", "2 key/value heads for 4 ranks; use gather or ring"},
+        {"--cp-size 2 --context-groups 4 --cp-comm-type p2p", "2 ranks for 4 --context-groups, and in a ring each"},
+        {"--context-groups 2 --tensor-groups 2 --context-parallel-mode ring", "use gather or ulysses"},
+        {"--context-parallel-mode circle", "gather"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool chosen = strstr(cases[i][0], "dp=3") != NULL; /* as many groups of micro-batches as data ranks */
         check_refused(&contexts_families[0], chosen ? "--from-scratch" : fresh, cases[i][0], cases[i][1]);
@@ -87,6 +89,9 @@ int main(void) {
     static const char *const ranks[5] = {"--cp-size 4 --context-groups 4", "--ranks 1", "--mesh dp=2,cp=4",
                                          "--cp-size 2 --cp-comm-type a2a", "--mesh cp=4,dp=1"};
     change_ranks(&contexts_families[0], "--context-groups 4", ranks);
+    static const char *const rings[5] = {"--cp-size 2 --context-parallel-mode ring", "--ranks 1", "--mesh cp=2,pp=2",
+                                         "--ranks 1 --cp-comm-type p2p", "--mesh dp=2,cp=2"};
+    change_ranks(&contexts_families[1], "--context-groups 2 --context-parallel-mode ring", rings);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 2);
     return test_end();

@@ -64,6 +64,11 @@ static void test_families(void) {
                 if (model->config.kv_heads % 2 == 0) {
                     check_shape(text, &shape);
                 }
+                shape.groups = (struct ox_row_groups){.all = 4, .count = 4, .mode = OX_CONTEXT_RING};
+                check_shape(text, &shape);
+                shape.groups = (struct ox_row_groups){.all = 4, .first = 2, .count = 1, .contexts = 4,
+                                                      .mode = OX_CONTEXT_RING};
+                check_shape(text, &shape);
             }
             shape = shape_of(model, sizes[s][0], sizes[s][1], OX_DEVICE_CUDA, OX_REAL_F32);
             check_shape(text, &shape);

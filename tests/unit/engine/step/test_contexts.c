@@ -13,7 +13,7 @@ enum { QUICK = 24 };
 #else
 enum { QUICK = 16 };
 #endif
-enum { STEPS = 2, MIXTURE_KV_HEADS = 4 };
+enum { STEPS = 2, MIXTURE_KV_HEADS = 4, RING_QUICK = 20 };
 
 static bool takes(void) {
     static unsigned asked;
@@ -147,13 +147,42 @@ static void check_pipes(const char *name, uint32_t kv_heads) {
     }
 }
 
-static void check_torch(const char *name, uint32_t groups, uint32_t contexts) {
+/* A ring has bits of its own: those of one rank with as many groups. */
+static void check_ring(const char *name, uint32_t groups, unsigned nth) {
+    struct golden golden;
+    struct outcome expected;
+    open(name, groups, &golden);
+    struct harness_run alone = run_of(&golden, groups, 1, 1);
+    alone.context_mode = OX_CONTEXT_RING;
+    const double loss = golden_evaluate(&golden, &alone);
+    golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
+    for (size_t p = 0; harness_places[p].name != NULL; p++) {
+        if (p % RING_QUICK != nth % RING_QUICK && !test_deep()) {
+            continue;
+        }
+        struct harness_run run = run_of(&golden, groups, groups, 1);
+        struct outcome outcome;
+        char what[480];
+        run.context_mode = OX_CONTEXT_RING;
+        run.sharding = harness_places[p].store || p % 3 != 0 ? OX_SHARDING_FULL : OX_SHARDING_NONE;
+        snprintf(what, sizeof what, "%s: a ring of %u ranks, %s", name, groups, harness_places[p].name);
+        CHECK(golden_evaluate(&golden, &run) == loss);
+        golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);
+        outcome_check_same(what, &expected, &outcome);
+        outcome_close(&outcome);
+    }
+    outcome_close(&expected);
+    golden_close(&golden);
+}
+
+static void check_torch(const char *name, uint32_t groups, uint32_t contexts, enum ox_context_mode mode) {
     struct golden golden;
     struct outcome outcome = {0};
     struct harness harness;
     open(name, groups, &golden);
-    const struct harness_run run = run_of(&golden, groups, contexts, 1);
-    printf("%s: %u groups of rows, %u ranks\n", name, groups, contexts);
+    struct harness_run run = run_of(&golden, groups, contexts, 1);
+    run.context_mode = mode;
+    printf("%s: %u groups of rows, %u ranks, mode %d\n", name, groups, contexts, mode);
     harness_open(&run, &harness_in_memory, &harness);
     golden_steps(&harness, &golden, 0, GOLDEN_STEPS, &outcome);
     outcome_read_weights(&harness, &outcome);
@@ -173,8 +202,10 @@ int main(void) {
     static const uint32_t kv_heads[] = {2, 3, 2, 1, 2, 8};
     enum { MIXTURES = 3 }; /* the last, which check_mixture takes elsewhere */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check_torch(names[i], 2, 1);
-        check_torch(names[i], 4, i % 2 == 0 ? 1 : 4);
+        check_torch(names[i], 2, 1, OX_CONTEXT_GATHER);
+        check_torch(names[i], 4, i % 2 == 0 ? 1 : 4, OX_CONTEXT_GATHER);
+        check_torch(names[i], 4, i % 2 == 0 ? 4 : 1, OX_CONTEXT_RING);
+        check_ring(names[i], 2u << i % 3, (unsigned)i);
     }
     for (size_t i = 0; i < sizeof names / sizeof *names - MIXTURES; i++) {
         for (uint32_t groups = 2; groups <= 8; groups *= 2) {

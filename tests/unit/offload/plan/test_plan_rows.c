@@ -138,11 +138,12 @@ static void cut_pass(struct ox_plan_pass *pass, uint32_t count, const struct ox_
     const uint32_t members = crossing(ranks);
     uint64_t at = pass->scratch_bytes;
     for (uint32_t i = 0; i < count; i++) {
-        const bool in_kept = i == 0 && kept > 0, exchanges = i % 2 == 1;
+        const bool in_kept = i == 0 && kept > 0, shifts = i % 3 == 2, exchanges = i % 2 == 1 || shifts;
         const uint64_t bytes = piece * members * (i + 1), first = in_kept ? 0 : at;
         struct ox_plan_cut *const cut = &pass->cuts[i];
         *cut = (struct ox_plan_cut){
-            .kind = exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER, .axis = (uint8_t)axis_of(ranks),
+            .kind = shifts ? OX_CUT_SHIFT : exchanges ? OX_CUT_EXCHANGE : OX_CUT_GATHER,
+            .axis = (uint8_t)axis_of(ranks),
             .role = in_kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = exchanges ? first + bytes : first,
             .target = first, .bytes = bytes, .share = (i + 1.0) / (count + 1)};
         if (exchanges && kept >= bytes) {
@@ -222,9 +223,9 @@ static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *p
             const struct ox_plan_pass *const pass =
                 ox_plan_stage_pass(&s->in.model.stages[i], (enum ox_plan_pass_kind)kind);
             for (uint32_t k = 0; k < pass->cut_count && is_done(s, plan, i, kind); k++) {
-                const bool of_round = pass->cuts[k].kind == OX_CUT_ROUND;
+                const bool of_round = pass->cuts[k].kind == OX_CUT_ROUND, shifts = pass->cuts[k].kind == OX_CUT_SHIFT;
                 bytes += of_round != rounds ? 0
-                         : of_round         ? pass->cuts[k].bytes
+                         : of_round || shifts ? pass->cuts[k].bytes
                                             : pass->cuts[k].bytes / crossing(&s->in.ranks) *
                                                   (crossing(&s->in.ranks) - 1);
             }

@@ -1,0 +1,177 @@
+/* Attention of row groups in a ring (Liu et al., arXiv 2310.01889): queries of a group see the keys and values of one
+ * group after the other, their own first, then those of the group before it, and so on, round. With a rank for each
+ * group these pass from rank to rank, and in backward their gradients with them, which come home in the end; one rank
+ * with all groups does the same steps in the same order. */
+#include "base/assert.h"
+#include "base/bytes.h"
+#include "engine/model/list.h"
+
+enum { ALIGN_BYTES = 64 };
+
+static bool passes_on(const struct ox_shape *shape) {
+    return shape->groups.contexts > 1;
+}
+
+/* Elements of a row of keys and values, and of those of a group. */
+static uint32_t kv_width(const struct ox_shape *shape) {
+    return 2 * shape->model->config.kv_heads * shape->model->config.head_dim;
+}
+static uint64_t kv_elems(const struct ox_shape *shape) {
+    return (uint64_t)shape->rows * kv_width(shape);
+}
+
+/* Where what passes from rank to rank lies in the scratch: two rooms in turn, each with keys and values, and in
+ * backward their gradients behind them. */
+struct rooms {
+    uint64_t first, kv_bytes, bytes;
+};
+static struct rooms rooms_of(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    const struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
+    const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &attention);
+    struct rooms rooms = {.first = ox_align_up(scratch, ALIGN_BYTES),
+                          .kv_bytes = kv_elems(shape) * ox_real_bytes(shape->compute.real)};
+    rooms.bytes = rooms.kv_bytes + (backward ? kv_elems(shape) * sizeof(float) : 0);
+    return rooms;
+}
+
+uint64_t ox_ring_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    const struct rooms rooms = rooms_of(shape, node, backward);
+    return rooms.first + (passes_on(shape) ? 2 * rooms.bytes : 0);
+}
+
+uint32_t ox_ring_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                       struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const struct ox_shape *const shape = list->shape;
+    const struct rooms rooms = rooms_of(shape, node, backward);
+    const uint32_t count = ox_shape_groups(shape) - 1, home = backward && passes_on(shape);
+    (void)din;
+    OX_ASSERT(!passes_on(shape) || count + home <= OX_NODE_CUTS_MAX);
+    for (uint32_t i = 0; i < count + home && passes_on(shape); i++) {
+        const uint64_t from = rooms.first + i % 2 * rooms.bytes, to = rooms.first + (i + 1) % 2 * rooms.bytes;
+        const uint64_t behind = i == count ? rooms.kv_bytes : 0; /* gradients alone come home */
+        out[i] = (struct ox_node_cut_at){.kind = OX_CUT_SHIFT, .source = from + behind, .target = to + behind,
+                                         .bytes = rooms.bytes - behind};
+    }
+    return count + home;
+}
+
+/* One step of the ring: half of a group's queries, and one chunk of keys. */
+struct step {
+    uint32_t group, of, chunks; /* whose queries, whose keys */
+    uint64_t chunk_rows;
+    const float *kv;
+    float *dkv;
+};
+
+static struct step step_of(const struct ox_node_call *call, bool backward) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct rooms rooms = rooms_of(shape, call->node, backward);
+    const uint32_t all = ox_shape_groups(shape), group = shape->groups.first + call->job->group;
+    struct step step = {.group = group, .of = (group + all - call->part % all) % all, .chunks = 2 * all,
+                        .chunk_rows = shape->rows / 2};
+    if (passes_on(shape)) {
+        unsigned char *const room = (unsigned char *)call->scratch + rooms.first + call->part % 2 * rooms.bytes;
+        step.kv = (const float *)(const void *)room;
+        step.dkv = backward ? (float *)(void *)(room + rooms.kv_bytes) : NULL;
+    } else {
+        step.kv = call->pair_weights + step.of * kv_elems(shape);
+        step.dkv = backward ? call->dweights + step.of * kv_elems(shape) : NULL;
+    }
+    return step;
+}
+
+static uint32_t chunk_of(const struct step *step, uint32_t group, uint32_t half) {
+    return half == 0 ? group : step->chunks - 1 - group;
+}
+
+/* The part of attention that a half of the queries sees in a half of the keys; false: it sees none. The chunk that the
+ * queries are comes first, so every query has seen a key when it goes on. */
+static bool part_of(const struct ox_node_call *call, const struct step *step, uint32_t half, uint32_t key_half,
+                    struct ox_attention_part *out) {
+    const struct ox_shape *const shape = call->job->shape;
+    const uint32_t chunk = chunk_of(step, step->group, half), key_chunk = chunk_of(step, step->of, key_half);
+    const uint64_t first = key_half * step->chunk_rows * kv_width(shape), seq = shape->seq / step->chunks;
+    const uint32_t window = call->node->window;
+    *out = (struct ox_attention_part){.kv = step->kv + first, .dkv = step->dkv + (step->dkv == NULL ? 0 : first),
+                                      .chunk = chunk, .chunks = step->chunks, .key_chunk = key_chunk + 1,
+                                      .resumes = key_chunk != chunk, .adds = key_chunk != chunk};
+    return key_chunk <= chunk && (window == 0 || (key_chunk + 1) * seq + window > chunk * seq + 1);
+}
+
+static void *rows_at(const struct ox_node_call *call, const struct step *step, uint32_t half, const void *rows,
+                     uint64_t width) {
+    return (unsigned char *)(uintptr_t)rows +
+           half * step->chunk_rows * width * ox_real_bytes(call->job->shape->compute.real);
+}
+
+/* The rank's own keys and values are the first that it sees, and that it passes on. */
+static void take_own(const struct ox_node_call *call, const struct step *step, uint32_t width) {
+    const struct ox_shape *const shape = call->job->shape;
+    if (passes_on(shape) && call->part == 0) {
+        OX_RUN(&call->job->run, splice, .in = call->in, .rows = shape->rows, .in_width = width,
+               .out = (void *)(uintptr_t)step->kv, .out_width = kv_width(shape), .part_count = 1,
+               .parts = {{width - kv_width(shape), 0, 0, 0, kv_width(shape), 1}}, .real = shape->compute.real);
+    }
+}
+
+void ox_ring_forward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    const struct step step = step_of(call, false);
+    struct ox_attention_shape shape = ox_attention_shape_of(job->shape, call->node->window);
+    const uint32_t out_width = shape.heads * shape.head_dim, width = out_width + kv_width(job->shape);
+    shape.seq /= step.chunks;
+    take_own(call, &step, width);
+    for (uint32_t half = 0; half < 2; half++) {
+        const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step.chunk_rows;
+        struct ox_attention_part part;
+        for (uint32_t key_half = 2; key_half-- > 0;) {
+            if (part_of(call, &step, half, key_half, &part)) {
+                OX_RUN(&call->job->run, attention_forward, .out = rows_at(call, &step, half, call->out, out_width),
+                       .lse = (float *)call->saved[0] + half * step.chunk_rows * shape.heads,
+                       .qkv = rows_at(call, &step, half, call->in, width), .positions = documents,
+                       .scratch = call->scratch, .shape = shape, .part = part, .real = job->shape->compute.real);
+            }
+        }
+        if (call->part + 1 == ox_shape_groups(job->shape)) {
+            ox_add_sinks(call, half * step.chunk_rows, shape.seq);
+        }
+    }
+}
+
+/* Gradients that have come home are put beside those of the queries. */
+static void bring_home(const struct ox_node_call *call, const struct step *step, uint32_t width) {
+    const struct ox_shape *const shape = call->job->shape;
+    OX_RUN(&call->job->run, splice, .in = step->dkv, .rows = shape->rows, .in_width = kv_width(shape), .out = call->din,
+           .residual = call->din, .out_width = width, .part_count = 1,
+           .parts = {{0, 0, width - kv_width(shape), 0, kv_width(shape), 1}}, .real = shape->compute.real);
+}
+
+void ox_ring_backward(const struct ox_node_call *call) {
+    const struct ox_unit_job *const job = call->job;
+    const struct step step = step_of(call, true);
+    struct ox_attention_shape shape = ox_attention_shape_of(job->shape, call->node->window);
+    const uint32_t out_width = shape.heads * shape.head_dim, width = out_width + kv_width(job->shape);
+    shape.seq /= step.chunks;
+    if (call->part == ox_shape_groups(job->shape)) {
+        bring_home(call, &step, width);
+        return;
+    }
+    take_own(call, &step, width);
+    for (uint32_t half = 0; half < 2; half++) {
+        const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step.chunk_rows;
+        struct ox_attention_part part;
+        for (uint32_t key_half = 2; key_half-- > 0;) {
+            if (part_of(call, &step, half, key_half, &part)) {
+                OX_RUN(&call->job->run, attention_backward, .dqkv = rows_at(call, &step, half, call->din, width),
+                       .dout = rows_at(call, &step, half, call->dout, out_width),
+                       .qkv = rows_at(call, &step, half, call->in, width),
+                       .out = rows_at(call, &step, half, call->out, out_width),
+                       .lse = (float *)call->saved[0] + half * step.chunk_rows * shape.heads, .positions = documents,
+                       .scratch = call->scratch, .shape = shape, .part = part, .real = job->shape->compute.real);
+            }
+        }
+        if (call->part == 0) {
+            ox_add_sinks_backward(call, half * step.chunk_rows, shape.seq);
+        }
+    }
+}
