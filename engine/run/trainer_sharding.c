@@ -205,22 +205,47 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
 static const char *not_over_experts(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    const struct ox_model *const model = engine->model;
-    bool biased = false, parted = false;
-    for (uint32_t i = 0; i < model->unit_count; i++) {
-        const struct ox_unit *const unit = &model->units[i];
-        biased |= unit->kind == OX_UNIT_EXPERTS && unit->role_offset[OX_ROLE_EXPERT_DOWN_BIAS] != UINT64_MAX;
-        parted |= unit->kind == OX_UNIT_EXPERTS && unit->next != OX_NO_UNIT;
+    bool biased = false;
+    for (uint32_t i = 0; i < engine->model->unit_count; i++) {
+        const struct ox_unit *const unit = &engine->model->units[i];
+        biased |= engine->model->units[unit->own].kind == OX_UNIT_EXPERTS &&
+                  unit->role_offset[OX_ROLE_EXPERT_DOWN_BIAS] != UINT64_MAX;
     }
     return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
            : strcmp(words->count, "auto") == 0     ? "--ranks auto"
+           : engine->tensors > 1                   ? "--tensor-parallel-size"
            : engine->contexts > 1                  ? "--context-parallel-size"
            : trainer->config.train.context_groups > 1 ? "--context-groups"
-           : engine->tensors > 1                   ? "--tensor-parallel-size"
            : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library"
-           : model->config.lora.r > 0              ? "--lora-r"
-           : biased                                ? "experts that have biases"
-           : parted                                ? "experts that are trained in part" : NULL;
+           : biased                                ? "experts that have biases" : NULL;
+}
+
+/* Whether two groups of experts have the same units, of which the same are trained. */
+static bool trained_alike(const struct ox_model *model, const struct ox_unit *a, const struct ox_unit *b) {
+    while (a->trained == b->trained && a->next != OX_NO_UNIT && b->next != OX_NO_UNIT) {
+        a = &model->units[a->next];
+        b = &model->units[b->next];
+    }
+    return a->trained == b->trained && a->next == b->next; /* both ended */
+}
+
+/* Ranks that divide a layer's experts do the same at the same time, of which the plan of one tells that of all. */
+static enum ox_status check_trained(const struct ox_engine_config *engine) {
+    const struct ox_model *const model = engine->model;
+    const struct ox_unit *first = NULL;
+    for (uint32_t i = 0; i < model->unit_count; i++) {
+        const struct ox_unit *const unit = &model->units[i];
+        if (unit->kind != OX_UNIT_EXPERTS) {
+            continue;
+        }
+        first = unit->expert_first / unit->expert_count % engine->experts == 0 ? unit : first;
+        if (!trained_alike(model, first, unit)) {
+            return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: of layer %u some ranks would train other parts of "
+                           "their experts than others; freeze or train by layer or by matrix, for all experts of a "
+                           "layer alike", engine->experts, unit->layer);
+        }
+    }
+    return OX_OK;
 }
 
 /* The ranks that divide experts are those that divide a copy of the units. */
@@ -260,6 +285,7 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: does not exist with %s yet; leave one of them out",
                        engine->experts, other);
     }
+    OX_TRY(check_trained(engine));
     if (groups % of_data != 0 || !is_power(groups / of_data)) {
         return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": with --expert-parallel-size each of %u ranks sums as "
                        "many, and a power of two; for a new run give %u or %u", groups, of_data, of_data, 2 * of_data);

@@ -59,7 +59,7 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
      * that ranks have of a stage, whose units follow each other. */
     for (uint32_t g = 0; g < (kind == OX_UNIT_EXPERTS ? experts : 1); g++) {
         for (uint32_t i = unit_idx + g; i != OX_NO_UNIT; i = model->units[i].next) {
-            OX_ASSERT(experts == 1 || kind != OX_UNIT_EXPERTS || i == unit_idx + g);
+            OX_ASSERT(stage.unit_count < OX_STAGE_UNITS_MAX);
             stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){
                 .unit_idx = i, .grad_idx = OX_NONE,
                 .read_back = kind == OX_UNIT_EMBED && model->units[i].role_offset[OX_ROLE_EMBED_A] != UINT64_MAX};
@@ -183,7 +183,7 @@ static uint32_t describe_stages(const struct ox_shape *shape, struct ox_engine_p
     const uint32_t experts = ox_shape_experts(shape);
     uint32_t count = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
-        const struct ox_unit *const unit = &model->units[i];
+        const struct ox_unit *const unit = &model->units[model->units[i].own]; /* what is frozen lies beside it */
         plan->expert_of[i] = unit->kind == OX_UNIT_EXPERTS && experts > 1
                                  ? unit->expert_first / model->config.mixture.per_unit % experts : OX_NONE;
     }

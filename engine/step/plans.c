@@ -252,14 +252,23 @@ static enum ox_status choose_coordinates(const struct ox_engine_config *config, 
     return status;
 }
 
+/* The unit that is to the first of the ranks that divide experts what a unit is to the one that has it. */
+static uint32_t of_first_expert(const struct ox_model *model, const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
+    const uint32_t expert = ox_plan_expert_owner(ranks, unit_idx), own = model->units[unit_idx].own;
+    uint32_t first = expert == OX_NONE ? unit_idx : own - expert;
+    for (uint32_t at = own; expert != OX_NONE && at != unit_idx; at = model->units[at].next) {
+        first = model->units[first].next;
+    }
+    return first;
+}
+
 /* Gives every coordinate the homes of all units, by which ranks agree on how a step goes, and builds all anew. */
-static enum ox_status join_coordinates(struct ox_engine_plan *plan) {
+static enum ox_status join_coordinates(const struct ox_model *model, struct ox_engine_plan *plan) {
     const uint32_t count = coordinates(plan), tensors = ox_plan_tensors(&plan->input);
     for (uint32_t i = 0; i < plan->table.unit_count; i++) {
         const uint32_t has = ox_plan_tensor_owner(&plan->input.ranks, i);
         const uint32_t owner = ox_plan_owner(&plan->input.ranks, i) * tensors + (has == OX_NONE ? 0 : has);
-        const uint32_t expert = ox_plan_expert_owner(&plan->input.ranks, i);
-        const uint32_t like = expert == OX_NONE ? i : i - expert; /* what the first rank has of the stage's experts */
+        const uint32_t like = of_first_expert(model, &plan->input.ranks, i);
         plan->table.shards[i].homes = coordinate_of(plan, owner)->table.shards[like].homes;
     }
     const enum ox_plan_kind kind = plan->train->kind;
@@ -351,7 +360,7 @@ static enum ox_status open_others(const struct ox_engine_config *config, struct 
     }
     if (each < count || ox_plan_experts(&plan->input) > 1) {
         status = each < count ? choose_coordinates(config, plan, budget) : OX_OK;
-        OX_THEN(status, join_coordinates(plan));
+        OX_THEN(status, join_coordinates(config->model, plan));
     }
     /* No run has as many, or these are compared with others: then one of those that are alike stands for all. */
     const bool loose = config->compares || count > OX_COMM_RANKS_MAX;

@@ -91,7 +91,7 @@ struct ox_plan_stage_unit {
     bool read_back; /* of an embedding: its backward reads the unit's planes */
 };
 
-enum { OX_STAGE_UNITS_MAX = 9 };
+enum { OX_STAGE_UNITS_MAX = 17 }; /* of eight ranks that divide experts two each, one of them frozen */
 
 /* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
  * and an embedding with tied weights do. Activations are those of one micro-batch. */

@@ -261,14 +261,15 @@ static enum ox_status issue_cast(const struct issue *is) {
 /* The weights of a block's units as its passes read them, cast, or hi; and in backward their gradients. */
 static struct ox_stage_weights weights(const struct issue *is) {
     struct ox_stage_weights out = {{NULL}, {NULL}};
+    uint32_t experts = 0; /* units of the rank's experts */
     for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
         const uint32_t unit_idx = stage_of(is)->units[nth].unit_idx;
         const bool cast = ox_rank_rules(is->rank, unit_idx)->cast_bytes > 0;
         const bool is_expert = ox_plan_is_expert(&is->rank->plan->input, unit_idx);
-        const uint32_t at = is_expert ? 0 : nth; /* those of other ranks are not in the list of the rank's stage */
         if (is_expert && !ox_plan_holds(&is->rank->plan->input, unit_idx)) {
-            continue;
+            continue; /* those of other ranks are not in the list of the rank's stage */
         }
+        const uint32_t at = is_expert ? experts++ : nth;
         out.weights[at] = nth_view_if(is, cast ? OX_USE_CAST : OX_USE_WEIGHTS, nth);
         out.grads[at] = is->task->kind == OX_TASK_BACKWARD ? stage_grads(is, nth) : NULL;
         OX_ASSERT(out.weights[at] != NULL || !ox_plan_has_group(&is->rank->plan->input, unit_idx));

@@ -39,9 +39,10 @@ static const struct kind {
                      "--dtype bf16 --freeze=*.self_attn.*,*.experts.*.up_proj*,*.experts.*.gate_proj*", false},
 };
 
-enum way { KILLED, RANKS, COPIES, PROCESSES, SMALL, PIPES, WAYS };
+enum way { KILLED, OVER, RANKS, COPIES, PROCESSES, SMALL, PIPES, WAYS };
 static const char *const way_words[WAYS] = {
     [KILLED] = "--experts-per-unit 2 --state-tier nvme --weights-tier nvme --persist-steps 1",
+    [OVER] = "--experts-per-unit 3 --expert-parallel-size 2",
     [RANKS] = "--experts-per-unit 1 --ranks 2 --state-tier nvme",
     [COPIES] = "--experts-per-unit 4 --ranks 4 --sharding hybrid_shard --shard-size 2",
     [PROCESSES] = "--experts-per-unit 3 --ranks 2",
