@@ -175,10 +175,11 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
     sizes->data = sizes->data != 0 ? sizes->data : left / (uint32_t)ox_max_u64(sizes->pipe, 1);
     sizes->pipe = sizes->pipe != 0 ? sizes->pipe : left / sizes->data;
     *ranks = (uint32_t)all;
-    if (sizes->expert > 1 && sizes->data % sizes->expert != 0) {
+    const uint32_t of_data = sizes->data * sizes->context; /* ranks with other rows */
+    if (sizes->expert > 1 && of_data % sizes->expert != 0) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": does not divide the %" PRIu32 " ranks that "
-                       "divide micro-batches; use a divisor of them, or dp=%" PRIu32, sizes->expert, sizes->data,
-                       (uint32_t)ox_align_up(sizes->data, sizes->expert));
+                       "divide micro-batches%s; use a divisor of them, or dp=%" PRIu32, sizes->expert, of_data,
+                       sizes->context > 1 ? " and rows" : "", (uint32_t)ox_align_up(sizes->data, sizes->expert));
     }
     return OX_OK;
 }

@@ -214,8 +214,6 @@ static const char *not_over_experts(const struct ox_trainer *trainer) {
     return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
            : strcmp(words->count, "auto") == 0     ? "--ranks auto"
            : engine->tensors > 1                   ? "--tensor-parallel-size"
-           : engine->contexts > 1                  ? "--context-parallel-size"
-           : trainer->config.train.context_groups > 1 ? "--context-groups"
            : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library"
            : biased                                ? "experts that have biases" : NULL;
 }
@@ -248,7 +246,8 @@ static enum ox_status check_trained(const struct ox_engine_config *engine) {
     return OX_OK;
 }
 
-/* The ranks that divide experts are those that divide a copy of the units. */
+/* Ranks that divide experts divide all else too; several such groups of ranks divide the experts' units, or each has a
+ * copy of all. */
 static enum ox_status set_sharding(struct ox_trainer *trainer, uint32_t of_data) {
     struct ox_config_ranks *const words = &trainer->config.ranks;
     const uint32_t experts = trainer->engine_config.experts;
@@ -259,24 +258,21 @@ static enum ox_status set_sharding(struct ox_trainer *trainer, uint32_t of_data)
                        "else too; use full_shard, shard_grad_op, zero2 or hybrid_shard",
                        words->sharding == OX_SHARDING_CHOICE_SHARED ? "shared" : "no_shard", experts);
     }
-    if (experts == of_data && !hybrid) {
-        return OX_OK;
+    if (hybrid && words->shard_size % experts != 0) {
+        return ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": a copy has all experts, which %u ranks divide "
+                       "(--expert-parallel-size); use a multiple of %u that divides the %u ranks that divide "
+                       "micro-batches, or leave it out", words->shard_size, experts, experts, of_data);
     }
-    if (words->sharding == OX_SHARDING_CHOICE_AUTO) {
-        words->sharding = OX_SHARDING_CHOICE_HYBRID_SHARD;
-        trainer->engine_config.sharding = OX_SHARDING_FULL;
-    } else if (!hybrid || (words->shard_size != 0 && words->shard_size != experts)) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: the %u ranks that divide micro-batches would divide "
-                       "all else, and as many as divide experts have to; use --sharding hybrid_shard --shard-size %u, "
-                       "or --expert-parallel-size %u", experts, of_data, experts, of_data);
+    if (hybrid && words->shard_size == 0) {
+        words->shard_size = experts;
     }
-    words->shard_size = experts;
     return OX_OK;
 }
 
 enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint64_t given = trainer->config.train.sum_groups, groups = given > 0 ? given : of_data;
+    const uint32_t of_batch = of_data / (uint32_t)ox_max_u64(1, engine->contexts); /* that have other micro-batches */
+    const uint64_t given = trainer->config.train.sum_groups, groups = given > 0 ? given : of_batch;
     if (engine->experts <= 1) {
         return OX_OK;
     }
@@ -286,9 +282,10 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
                        engine->experts, other);
     }
     OX_TRY(check_trained(engine));
-    if (groups % of_data != 0 || !is_power(groups / of_data)) {
+    if (groups % of_batch != 0 || !is_power(groups / of_batch)) {
         return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": with --expert-parallel-size each of %u ranks sums as "
-                       "many, and a power of two; for a new run give %u or %u", groups, of_data, of_data, 2 * of_data);
+                       "many, and a power of two; for a new run give %u or %u", groups, of_batch, of_batch,
+                       2 * of_batch);
     }
     if (engine->micro_batches % groups != 0 && !trainer->input.eval_alone) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: ranks do each micro-batch together, and a step has %u "

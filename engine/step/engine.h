@@ -81,8 +81,8 @@ struct ox_engine_config {
     enum ox_context_mode context_mode; /* how these see each other's keys and values */
     uint32_t tensors;           /* ranks that divide the model's groups of features, a divisor of them and of `ranks` /
                                    `pipe`; 0: 1 */
-    uint32_t experts;           /* ranks that divide the experts of every layer, which are units of their own: those
-                                   that divide a copy of the units; 0: 1 */
+    uint32_t experts;           /* ranks that divide the experts of every layer, which are units of their own: a
+                                   divisor of those that divide a copy of the units; 0: 1 */
     uint32_t pipe_chunks;       /* runs of stages of each, where the schedule is interleaved; 0: 1 */
     uint32_t window;            /* for tests: as in struct ox_placement, with queues no longer than that needs */
     bool library_sums;          /* the gradients of ranks are added by NCCL or MPI, not reproducibly; sum_groups is then

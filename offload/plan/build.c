@@ -114,6 +114,7 @@ static uint32_t gather_weights(struct ox_builder *b, uint32_t unit_idx, uint32_t
     }
     struct ox_task *const task = ox_build_move(b, OX_MOVE_WEIGHTS, OX_LANE_LINK, slice, *whole);
     task->unit_idx = unit_idx;
+    task->axis = (uint8_t)ox_plan_shard_axis(&b->in->ranks, unit_idx);
     if (ox_build_rules(b, unit_idx)->lo_in_state && slice == b->scratch->weights_home[unit_idx]) {
         ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
     }

@@ -207,7 +207,7 @@ void ox_build_grad_fold(struct ox_builder *b, uint32_t mb_idx, uint32_t grad_idx
 /* Whether the rank has its slice of the finished sum after the ranks along this axis have summed: there are no copies
  * with which it would have to be summed or gathered. */
 static bool ends_along(const struct ox_builder *b, enum ox_axis axis) {
-    return axis == OX_AXIS_SHARD && ox_plan_copies(b->in) == 1;
+    return axis != OX_AXIS_COPY && ox_plan_copies(b->in) == 1;
 }
 
 /* Where sums are exchanged in fewer bits than they are added in: a task makes these of a buffer or back, in compute
@@ -338,13 +338,14 @@ static void sum_low_rank(struct ox_builder *b, uint32_t grad_idx, uint32_t given
 static void sum_ranks(struct ox_builder *b, uint32_t grad_idx) {
     const bool low_rank = b->scratch->residual[grad_idx] != OX_NONE;
     uint32_t given = OX_NONE;
-    for (int axis = OX_AXIS_SHARD; axis <= OX_AXIS_COPY; axis++) {
-        if (axis == OX_AXIS_COPY && low_rank) {
+    const enum ox_axis axes[] = {ox_plan_grad_axis(b->in, grad_idx), OX_AXIS_COPY};
+    for (int i = 0; i < 2; i++) {
+        if (axes[i] == OX_AXIS_COPY && low_rank) {
             given = b->scratch->grad_live[grad_idx];
             b->when = OX_FACT_EXACT;
         }
-        if (ox_plan_exchanges_along(b->in, grad_idx, (enum ox_axis)axis)) {
-            (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx, (enum ox_axis)axis);
+        if (ox_plan_exchanges_along(b->in, grad_idx, axes[i])) {
+            (b->in->ranks.library_sums ? sum_by_library : sum_parts)(b, grad_idx, axes[i]);
         }
     }
     if (ox_plan_copies(b->in) > 1) {

@@ -5,7 +5,8 @@
 const char *ox_axis_name(enum ox_axis axis) {
     static const char *const names[OX_AXIS_COUNT] = {
         [OX_AXIS_SHARD] = "shard", [OX_AXIS_COPY] = "copy", [OX_AXIS_TENSOR] = "tensor",
-        [OX_AXIS_PIPE] = "pipe", [OX_AXIS_CONTEXT] = "context", [OX_AXIS_EXPERT] = "expert"};
+        [OX_AXIS_PIPE] = "pipe", [OX_AXIS_CONTEXT] = "context", [OX_AXIS_EXPERT] = "expert",
+        [OX_AXIS_SLICE] = "slice"};
     OX_ASSERT((unsigned)axis < OX_AXIS_COUNT);
     return names[axis];
 }
@@ -27,9 +28,9 @@ static uint32_t stride_of(const struct ox_mesh *mesh, enum ox_axis axis) {
         OX_ASSERT(mesh->contexts == 0 || of_data % mesh->contexts == 0);
         return mesh->contexts > 0 ? of_data / mesh->contexts : of_data;
     }
-    if (axis == OX_AXIS_EXPERT) {
+    if (axis == OX_AXIS_EXPERT || axis == OX_AXIS_SLICE) {
         OX_ASSERT(mesh->experts == 0 || mesh->size[OX_AXIS_SHARD] % mesh->experts == 0);
-        return 1;
+        return axis == OX_AXIS_SLICE && mesh->experts > 0 ? mesh->experts : 1;
     }
     for (int i = 0; i < (int)axis; i++) {
         stride *= mesh->size[i];
@@ -39,7 +40,8 @@ static uint32_t stride_of(const struct ox_mesh *mesh, enum ox_axis axis) {
 
 /* How many ranks there are along it. */
 static uint32_t size_of(const struct ox_mesh *mesh, enum ox_axis axis) {
-    const uint32_t folded = axis == OX_AXIS_CONTEXT ? mesh->contexts : mesh->experts;
+    const uint32_t slices = mesh->experts > 1 ? mesh->size[OX_AXIS_SHARD] / mesh->experts : 1;
+    const uint32_t folded = axis == OX_AXIS_CONTEXT ? mesh->contexts : axis == OX_AXIS_EXPERT ? mesh->experts : slices;
     return axis < OX_AXIS_OF_RANKS_COUNT ? mesh->size[axis] : folded > 0 ? folded : 1;
 }
 

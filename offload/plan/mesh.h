@@ -24,6 +24,7 @@ enum ox_axis {
                               micro-batches and divide the rows of every sequence, whatever they divide of units */
     OX_AXIS_EXPERT, /* ranks along it have micro-batches of their own and divide the experts of every layer: as many in
                        a row of those that divide the units */
+    OX_AXIS_SLICE,  /* of those that divide the units, the ones that have the same experts: each has a slice of these */
     OX_AXIS_COUNT
 };
 const char *ox_axis_name(enum ox_axis axis); /* "shard", "copy", "tensor" ... */

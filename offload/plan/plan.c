@@ -55,14 +55,14 @@ static struct ox_peer_bytes gather_bytes(uint32_t count, uint64_t own, uint64_t 
     return (struct ox_peer_bytes){.in = whole - own, .out = own * (count - 1)};
 }
 
-/* The partial square sums of a unit, of which an expert's holder has all. */
+/* The partial square sums of a unit, of which the holders of its experts have all. */
 static struct ox_peer_bytes partial_bytes(const struct ox_plan_input *input, uint32_t unit_idx) {
     return gather_bytes(ox_plan_holders(input), ox_plan_partials_bytes(input, unit_idx),
                         input->model.units[unit_idx].elem_count / OX_GROUP_ELEMS * sizeof(double));
 }
 
 uint64_t ox_plan_grad_divided(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
-    return axis == OX_AXIS_SHARD ? input->model.grads[grad_idx].elem_count : ox_plan_grad_slice(input, grad_idx);
+    return axis == OX_AXIS_COPY ? ox_plan_grad_slice(input, grad_idx) : input->model.grads[grad_idx].elem_count;
 }
 
 /* A rank that has the part gives the others their slices of it, and gets its own slice from each other that has it. */
@@ -84,7 +84,7 @@ static struct ox_peer_bytes gathered_weight_bytes(const struct ox_plan_input *in
     if (from == OX_TIER_HOST && !input->budget.unified) {
         return (struct ox_peer_bytes){.up = whole};
     }
-    return gather_bytes(ox_plan_holders(input), ox_plan_weight_bytes(input, unit_idx), whole);
+    return gather_bytes(ox_plan_holders_of(input, unit_idx), ox_plan_weight_bytes(input, unit_idx), whole);
 }
 
 /* The total of the square sums of each unit that is trained goes from those who hold it to all of the pipeline; before
@@ -197,9 +197,12 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
     const struct ox_rank_group holders = ox_plan_group(input, OX_AXIS_SHARD);
     const struct ox_rank_group copies = ox_plan_group(input, OX_AXIS_COPY);
     struct ox_sums sums = ox_plan_sums(input);
-    if (axis == OX_AXIS_SHARD) {
-        sums.span_first = holders.first % sums.ranks;
-        sums.span_count = holders.count;
+    if (axis != OX_AXIS_COPY) {
+        const uint32_t as_one = axis == OX_AXIS_SLICE ? ox_plan_experts(input) : 1; /* they have summed as one */
+        sums.span_first = holders.first % sums.ranks / as_one;
+        sums.span_count = holders.count / as_one;
+        sums.ranks /= as_one;
+        sums.rank /= as_one;
     } else {
         sums.ranks = copies.count;
         sums.rank = copies.idx;
@@ -228,16 +231,14 @@ static void number_stored(const struct ox_plan_ranks *ranks, const struct ox_sha
                           struct ox_shard_table *table) {
     const struct ox_mesh mesh = ox_plan_mesh_of(ranks);
     const uint32_t first = ranks->idx / ranks->per_store * ranks->per_store, past = first + ranks->per_store;
-    const uint32_t holders = mesh.size[OX_AXIS_SHARD];
     uint32_t chunk_count = 0;
     for (uint32_t i = 0; i < whole->unit_count; i++) {
         uint32_t begin = UINT32_MAX, end = 0;
-        const bool divided = ox_plan_expert_owner(ranks, i) == OX_NONE;
         for (uint32_t rank = first; rank < past; rank++) {
-            const uint32_t idx = divided ? ox_mesh_at(&mesh, rank, OX_AXIS_SHARD) : 0, count = divided ? holders : 1;
+            const struct ox_rank_group group = ox_mesh_group(&mesh, rank, ox_plan_shard_axis(ranks, i));
             if (ox_plan_rank_holds(ranks, rank, i)) {
-                begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, count, idx));
-                end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, count, idx + 1));
+                begin = (uint32_t)ox_min_u64(begin, ox_shard_first_chunk(whole, i, group.count, group.idx));
+                end = (uint32_t)ox_max_u64(end, ox_shard_first_chunk(whole, i, group.count, group.idx + 1));
             }
         }
         struct ox_shard *const own = &table->shards[i];
@@ -254,9 +255,8 @@ enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, const stru
     const struct ox_rank_group holders = ox_mesh_group(&mesh, ranks->idx, OX_AXIS_SHARD);
     const enum ox_status status = ox_shard_table_slice(whole, holders.count, holders.idx, out);
     for (uint32_t i = 0; i < whole->unit_count && status == OX_OK; i++) {
-        if (ox_plan_expert_owner(ranks, i) != OX_NONE) { /* one of them has all */
-            out->shards[i] = whole->shards[i];
-        }
+        const struct ox_rank_group group = ox_mesh_group(&mesh, ranks->idx, ox_plan_shard_axis(ranks, i));
+        ox_shard_slice(&whole->shards[i], group.count, group.idx, &out->shards[i]); /* of experts other ranks */
         if (!ox_plan_rank_holds(ranks, ranks->idx, i)) { /* a slice without chunks */
             out->shards[i].elem_first = out->shards[i].elem_count = out->shards[i].chunk_count = 0;
             out->shards[i].chunk_first = whole->shards[i].chunk_first;
@@ -315,8 +315,8 @@ uint32_t ox_plan_tiles_max(const struct ox_plan_input *input) {
 }
 
 enum ox_exchange_dtype ox_plan_exchange_dtype(const struct ox_plan_input *input, enum ox_axis axis) {
-    const enum ox_axis outermost = ox_plan_copies(input) > 1 ? OX_AXIS_COPY : OX_AXIS_SHARD;
-    return axis == outermost ? input->ranks.exchange : OX_EXCHANGE_FP32;
+    const bool outermost = (axis == OX_AXIS_COPY) == (ox_plan_copies(input) > 1);
+    return outermost ? input->ranks.exchange : OX_EXCHANGE_FP32;
 }
 
 uint64_t ox_plan_grad_slice(const struct ox_plan_input *input, uint32_t grad_idx) {
@@ -336,17 +336,17 @@ uint64_t ox_plan_grad_cut_first(const struct ox_plan_input *input, uint32_t grad
 
 uint64_t ox_plan_grad_cut(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
     const uint32_t idx = ox_plan_group(input, OX_AXIS_COPY).idx;
-    return axis == OX_AXIS_SHARD ? ox_plan_grad_slice(input, grad_idx)
-                                 : ox_plan_grad_cut_first(input, grad_idx, idx + 1) -
-                                       ox_plan_grad_cut_first(input, grad_idx, idx);
+    return axis != OX_AXIS_COPY
+               ? ox_plan_grad_slice(input, grad_idx)
+               : ox_plan_grad_cut_first(input, grad_idx, idx + 1) - ox_plan_grad_cut_first(input, grad_idx, idx);
 }
 
 uint64_t ox_plan_part_offset(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis, uint32_t part) {
-    const bool sliced = ox_plan_exchanges_along(input, grad_idx, OX_AXIS_SHARD);
-    if (axis == OX_AXIS_SHARD || !sliced) {
+    const enum ox_axis inner = ox_plan_grad_axis(input, grad_idx);
+    if (axis != OX_AXIS_COPY || !ox_plan_exchanges_along(input, grad_idx, inner)) {
         return part * input->model.grads[grad_idx].elem_count * sizeof(float);
     }
-    const struct ox_sums within = ox_plan_sums_along(input, OX_AXIS_SHARD);
+    const struct ox_sums within = ox_plan_sums_along(input, inner);
     const struct ox_sums over = ox_plan_sums_along(input, OX_AXIS_COPY);
     return ox_sums_place_of(&within, ox_sums_part(&over, part).first) * ox_plan_grad_slice(input, grad_idx) *
            sizeof(float);
@@ -641,8 +641,8 @@ static void check_ranks(const struct ox_plan_input *input) {
     OX_ASSERT(ox_plan_row_groups(input) % ox_plan_contexts(input) == 0);
     OX_ASSERT(ox_plan_holders(input) * ox_plan_copies(input) * ox_plan_tensors(input) * ox_plan_pipe(input) ==
               ox_plan_rank_count(input));
-    OX_ASSERT(ox_plan_experts(input) == 1 || (ox_plan_experts(input) == ox_plan_holders(input) &&
-                                              input->ranks.expert_of != NULL && ox_plan_row_groups(input) == 1 &&
+    OX_ASSERT(ox_plan_experts(input) == 1 || (ox_plan_holders(input) % ox_plan_experts(input) == 0 &&
+                                              input->ranks.expert_of != NULL && ox_plan_own_row_groups(input) == 1 &&
                                               ox_plan_tensors(input) == 1 && !input->ranks.library_sums));
     OX_ASSERT(ox_plan_tensors(input) == 1 || (input->ranks.tensor_groups % ox_plan_tensors(input) == 0 &&
                                               input->ranks.group_of != NULL));

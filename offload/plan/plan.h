@@ -382,10 +382,11 @@ struct ox_plan_ranks {
      * passes. Results depend on tensor_groups alone. */
     uint32_t tensor_groups, tensors;
     const uint32_t *group_of; /* the group of each unit, OX_NONE: none, every rank has it; NULL with one. Not owned */
-    /* Ranks that divide the experts of every layer, which are units of their own: all that divide a copy; 0: 1. Each
-     * has as many micro-batches, whose rows cross to the ranks that have their experts, which sum over all of them. */
+    /* Ranks that divide the experts of every layer, which are units of their own: a divisor of those that divide a
+     * copy; 0: 1. Each has as many micro-batches, whose rows cross to the ranks that have their experts, which sum over
+     * all of them. Those that have the same experts of a copy divide their units. */
     uint32_t experts;
-    const uint32_t *expert_of; /* which of them has a unit, OX_NONE: they divide it; NULL with one. Not owned */
+    const uint32_t *expert_of; /* which of them has a unit, OX_NONE: all divide it; NULL with one. Not owned */
     enum ox_sharding sharding;
     /* The library of the communication adds the sums of ranks, in an order of its own, so that a run is not
      * reproducible. A rank then has one group: sum_groups is `count`. All ranks have slices, or all are copies. */
@@ -421,6 +422,10 @@ static inline uint32_t ox_plan_tensor_owner(const struct ox_plan_ranks *ranks, u
 /* Which of those that divide experts has a unit; OX_NONE: each a slice. */
 static inline uint32_t ox_plan_expert_owner(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
     return ranks->experts > 1 ? ranks->expert_of[unit_idx] : OX_NONE;
+}
+/* The axis along which ranks of a copy divide a unit: all of them, or those that have the same experts. */
+static inline enum ox_axis ox_plan_shard_axis(const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
+    return ox_plan_expert_owner(ranks, unit_idx) == OX_NONE ? OX_AXIS_SHARD : OX_AXIS_SLICE;
 }
 /* Whether a rank has a unit, or a slice of it. */
 bool ox_plan_rank_holds(const struct ox_plan_ranks *ranks, uint32_t rank, uint32_t unit_idx);
@@ -544,9 +549,13 @@ static inline bool ox_plan_computes(const struct ox_plan_input *input, uint32_t 
  * it; OX_NONE: none does. The unit is on loan then: in every step the head's rank gets it whole, from the rank of the
  * same micro-batches, before its first head, and gives what it has summed of its gradient back behind its last. */
 uint32_t ox_plan_borrower(const struct ox_plan_input *input, uint32_t unit_idx);
-/* How many ranks hold a unit together, each a slice of it; and how many such copies of it there are. */
+/* How many ranks hold a copy together, each a slice; how many of them a unit, which experts may be; and how many such
+ * copies there are. */
 static inline uint32_t ox_plan_holders(const struct ox_plan_input *input) {
     return ox_plan_mesh(input).size[OX_AXIS_SHARD];
+}
+static inline uint32_t ox_plan_holders_of(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_plan_group(input, ox_plan_shard_axis(&input->ranks, unit_idx)).count;
 }
 static inline uint32_t ox_plan_copies(const struct ox_plan_input *input) {
     return ox_plan_mesh(input).size[OX_AXIS_COPY];
@@ -557,7 +566,7 @@ OX_MUST enum ox_status ox_plan_table_open(const struct ox_shard_table *whole, co
 /* Whether ranks have slices of the weights, so that a unit is gathered in compute memory before compute reads it; and
  * whether a unit that was gathered stays until its last use in the step, or, resident, beyond it. */
 static inline bool ox_plan_gathers(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_plan_holders(input) > 1 && !ox_plan_is_expert(input, unit_idx);
+    return ox_plan_holders_of(input, unit_idx) > 1;
 }
 static inline bool ox_plan_keeps_gathered(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_plan_gathers(input, unit_idx) && input->ranks.sharding != OX_SHARDING_FULL &&
@@ -608,13 +617,16 @@ struct ox_sums ox_plan_sums_along(const struct ox_plan_input *input, enum ox_axi
 /* The most tiles that a step can have: each has a micro-batch, also on the rank that has the fewest; one where backward
  * reads what the whole step reports, and in schedules of a pipeline that have their own order of micro-batches. */
 uint32_t ox_plan_tiles_max(const struct ox_plan_input *input);
+/* The axis along which ranks of a copy divide a gradient, as they do its unit. */
+static inline enum ox_axis ox_plan_grad_axis(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return ox_plan_shard_axis(&input->ranks, input->model.grads[grad_idx].unit_idx);
+}
 /* Whether the ranks exchange their sums of a gradient along an axis, after which each has that of its slice; or any. */
 static inline bool ox_plan_exchanges_along(const struct ox_plan_input *input, uint32_t grad_idx, enum ox_axis axis) {
-    const bool of_expert = ox_plan_is_expert(input, input->model.grads[grad_idx].unit_idx);
-    return ox_plan_group(input, axis).count > 1 && !(of_expert && axis == OX_AXIS_SHARD);
+    return ox_plan_group(input, axis).count > 1 && (axis == OX_AXIS_COPY || axis == ox_plan_grad_axis(input, grad_idx));
 }
 static inline bool ox_plan_exchanges(const struct ox_plan_input *input, uint32_t grad_idx) {
-    return ox_plan_exchanges_along(input, grad_idx, OX_AXIS_SHARD) ||
+    return ox_plan_exchanges_along(input, grad_idx, ox_plan_grad_axis(input, grad_idx)) ||
            ox_plan_exchanges_along(input, grad_idx, OX_AXIS_COPY);
 }
 /* In what ranks exchange sums along an axis. */

@@ -44,9 +44,18 @@ enum ox_status ox_shard_table_open(const uint64_t *unit_elems, uint32_t unit_cou
 /* Where the slice of a rank begins in a unit, in chunks. */
 static uint32_t first_chunk(const struct ox_shard *unit, uint32_t count, uint32_t idx) {
     if (unit->whole) {
-        return count == 1 ? idx : idx > unit->owner;
+        return idx > unit->owner % count; /* it was dealt to one of all, of which fewer may divide experts */
     }
     return (uint32_t)ox_min_u64(idx * ox_div_up(unit->chunk_count, count), unit->chunk_count);
+}
+
+void ox_shard_slice(const struct ox_shard *unit, uint32_t count, uint32_t idx, struct ox_shard *out) {
+    const uint64_t first = first_chunk(unit, count, idx), past = first_chunk(unit, count, idx + 1);
+    *out = *unit;
+    out->elem_first = ox_min_u64(first * unit->chunk_elems, unit->elem_count);
+    out->elem_count = ox_min_u64(past * unit->chunk_elems, unit->elem_count) - out->elem_first;
+    out->chunk_first = unit->chunk_first + (uint32_t)first;
+    out->chunk_count = (uint32_t)(past - first);
 }
 
 enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t count, uint32_t idx,
@@ -58,14 +67,7 @@ enum ox_status ox_shard_table_slice(const struct ox_shard_table *whole, uint32_t
         return ox_fail(OX_E_NOMEM, "shard table: no memory for slices of %u units", whole->unit_count);
     }
     for (uint32_t i = 0; i < whole->unit_count; i++) {
-        const struct ox_shard *const unit = &whole->shards[i];
-        const uint64_t first = first_chunk(unit, count, idx), past = first_chunk(unit, count, idx + 1);
-        const uint64_t elem_first = ox_min_u64(first * unit->chunk_elems, unit->elem_count);
-        shards[i] = *unit;
-        shards[i].elem_first = elem_first;
-        shards[i].elem_count = ox_min_u64(past * unit->chunk_elems, unit->elem_count) - elem_first;
-        shards[i].chunk_first = unit->chunk_first + (uint32_t)first;
-        shards[i].chunk_count = (uint32_t)(past - first);
+        ox_shard_slice(&whole->shards[i], count, idx, &shards[i]);
     }
     *out = *whole;
     out->shards = shards;

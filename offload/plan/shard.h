@@ -78,6 +78,8 @@ uint64_t ox_shard_hi_bytes(const struct ox_shard *shard, uint64_t count);
 OX_MUST enum ox_status ox_shard_deal(struct ox_shard_table *table, const bool *whole, const uint32_t *pipe_of,
                                      uint32_t holders, uint32_t copies);
 
+/* The slice of one unit, as below. */
+void ox_shard_slice(const struct ox_shard *unit, uint32_t count, uint32_t idx, struct ox_shard *out);
 /* The table of rank `idx` of `count`: of each unit of n chunks it owns those from idx * ceil(n / count) on, as many as
  * that or as there are, of a whole unit its owner the one chunk. Chunks keep their number in the whole model, so a
  * store does not depend on the number of ranks. Everywhere else in the table a slice is as a unit would be: its

@@ -130,7 +130,7 @@ static bool has_axis(const struct effects *e) {
     return e->task->axis < OX_AXIS_COUNT &&
            (e->task->kind == OX_TASK_SUM_PARTS || e->task->kind == OX_TASK_NARROW || e->task->kind == OX_TASK_WIDEN ||
             (moves && (e->task->move == OX_MOVE_GRAD || e->task->move == OX_MOVE_SUM ||
-                       e->task->move == OX_MOVE_LOW_RANK || crosses(e->task))) ||
+                       e->task->move == OX_MOVE_WEIGHTS || e->task->move == OX_MOVE_LOW_RANK || crosses(e->task))) ||
             is_total(e->task));
 }
 

@@ -124,7 +124,7 @@ static inline struct ox_content ox_content_own_sum(const struct effects *e, uint
 /* Whether no other rank adds to what the rank sums of a gradient. */
 static inline bool ox_effects_sums_alone(const struct effects *e, uint32_t grad_idx) {
     return ox_proof_ranks(e->in) == 1 ||
-           (ox_proof_is_expert(e->in, e->in->model.grads[grad_idx].unit_idx) && ox_proof_copies(e->in) == 1);
+           (ox_proof_copies(e->in) == 1 && ox_proof_members(e->in, ox_proof_grad_axis(e->in, grad_idx)) == 1);
 }
 static inline struct ox_content ox_content_sum(const struct effects *e, uint32_t grad_idx) {
     return ox_effects_sums_alone(e, grad_idx) ? ox_content_own_sum(e, grad_idx)

@@ -70,8 +70,9 @@ static void gather_weights(struct effects *e, uint32_t unit_idx) {
     const bool shared = e->in->ranks.sharding == OX_SHARDING_SHARED && homes->weights != OX_TIER_DEVICE;
     const enum ox_tier compute = ox_effects_compute_tier(e), from = shared ? OX_TIER_HOST : compute;
     const uint64_t own = ox_proof_planes_bytes(e->in, unit_idx), whole = ox_proof_whole_bytes(e->in, unit_idx);
-    if (!ox_proof_divides(e->in, unit_idx)) {
-        ox_effects_reject(e, "gathers a unit of which every rank has the whole");
+    const uint32_t axis = ox_proof_axis_of(e->in, unit_idx);
+    if (!ox_proof_divides(e->in, unit_idx) || e->task->axis != axis) {
+        ox_effects_reject(e, "gathers a unit of which every rank has the whole, or from others than have it");
     }
     ox_effects_need(e, OX_USE_SOURCE, from, ox_content(PLANES, unit_idx, CURRENT));
     if (homes->weights == from && ox_proof_lo_in_state(e->in, unit_idx)) {
@@ -83,7 +84,7 @@ static void gather_weights(struct effects *e, uint32_t unit_idx) {
         return;
     }
     ox_effects_count(e, OX_LINK_PEER_IN, OX_TRAFFIC_WEIGHTS, whole - own);
-    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_holders(e->in) - 1));
+    ox_effects_count(e, OX_LINK_PEER_OUT, OX_TRAFFIC_WEIGHTS, own * (ox_proof_members(e->in, axis) - 1));
 }
 
 /* Planes that live on the device move to the optimizer on the host; its new planes move back. */
@@ -212,7 +213,7 @@ static void exchange(struct effects *e, uint32_t grad_idx) {
         ox_effects_reject(e, "exchanges what the library is to add");
     }
     if (members == 1 || part >= ox_proof_rounds(e->in, axis) ||
-        (!of_copies && ox_proof_is_expert(e->in, e->task->unit_idx))) {
+        (!of_copies && axis != ox_proof_grad_axis(e->in, grad_idx))) {
         ox_effects_reject(e, "exchanges a part that no rank has");
         return;
     }

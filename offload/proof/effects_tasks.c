@@ -368,14 +368,22 @@ static void backward(struct effects *e, uint32_t stage_idx) {
     }
 }
 
+/* Sums of a gradient are those of the ranks that divide it, or of copies. */
+static void check_axis(struct effects *e, uint32_t grad_idx) {
+    if (e->task->axis != OX_AXIS_COPY && e->task->axis != ox_proof_grad_axis(e->in, grad_idx)) {
+        ox_effects_reject(e, "is about sums of other ranks than those that divide the gradient");
+    }
+}
+
 /* SUM_PARTS: all parts are added, in the order of the tree, so that the sum is the first of them or the target's. Where
  * the sum goes on over copies its nodes stay where their first parts are. */
 static void sum_parts(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t axis = e->task->axis, rounds = ox_proof_rounds(e->in, axis);
     const bool away = ox_effects_use(e, OX_USE_TARGET) != NULL;
-    const bool goes_on = axis == OX_AXIS_SHARD && ox_proof_copies(e->in) > 1;
-    const struct ox_content from_to[2] = {ox_content(axis == OX_AXIS_SHARD ? PARTS : COPY_PARTS, grad_idx, rounds),
+    const bool goes_on = axis != OX_AXIS_COPY && ox_proof_copies(e->in) > 1;
+    check_axis(e, grad_idx);
+    const struct ox_content from_to[2] = {ox_content(axis == OX_AXIS_COPY ? COPY_PARTS : PARTS, grad_idx, rounds),
                                           ox_content(goes_on ? NODES : SLICE, grad_idx, 0)};
     ox_effects_change(e, OX_USE_GRAD, tier, from_to);
     if (away && goes_on) {
@@ -392,6 +400,7 @@ static void narrow(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t axis = e->task->axis;
     const bool nodes = axis == OX_AXIS_COPY && ox_proof_divides(e->in, ox_effects_grad(e, grad_idx)->unit_idx);
+    check_axis(e, grad_idx);
     if (!ox_proof_narrows(e->in, axis) || (e->task->last && ox_proof_copies(e->in) == 1)) {
         ox_effects_reject(e, "rounds a sum that travels as it is");
     }
@@ -404,7 +413,8 @@ static void narrow(struct effects *e, uint32_t grad_idx) {
 static void widen(struct effects *e, uint32_t grad_idx) {
     const enum ox_tier tier = ox_effects_compute_tier(e);
     const uint32_t axis = e->task->axis, rounds = ox_proof_rounds(e->in, axis);
-    const enum ox_holding parts = axis == OX_AXIS_SHARD ? PARTS : COPY_PARTS;
+    const enum ox_holding parts = axis == OX_AXIS_COPY ? COPY_PARTS : PARTS;
+    check_axis(e, grad_idx);
     ox_effects_need(e, OX_USE_SOURCE, tier, e->task->last ? ox_content(NARROW_COMPLETE, grad_idx, 0)
                                                           : ox_content(NARROW_PARTS, grad_idx, rounds));
     ox_effects_fill(e, OX_USE_TARGET, tier,

@@ -46,7 +46,7 @@ static uint64_t parts_bytes(const struct ox_plan_input *input, uint32_t grad_idx
 
 /* Bytes of what is in the type of exchanges, each part or cut by itself. */
 static uint64_t narrow_bytes(const struct ox_plan_input *input, struct ox_content content) {
-    const uint32_t axis = ox_proof_copies(input) == 1 ? OX_AXIS_SHARD : OX_AXIS_COPY;
+    const uint32_t axis = ox_proof_copies(input) == 1 ? ox_proof_grad_axis(input, content.idx) : OX_AXIS_COPY;
     const uint64_t slice = ox_proof_slice_bytes(input, content.idx);
     const uint64_t whole = axis == OX_AXIS_COPY ? slice : ox_proof_sum_bytes(input, content.idx);
     const uint64_t cut = ox_proof_exchanged(input, axis, ox_proof_cut_bytes(input, content.idx, axis));
@@ -79,14 +79,14 @@ uint64_t ox_effects_bytes(const struct effects *e, struct ox_content content, bo
         return ox_proof_sum_bytes(e->in, content.idx) * (ox_effects_last_slot(e, content.count) + 1) *
                (e->sum_steps[content.count - 1].kind == SUM_JOINS ? 1 : ox_proof_sums_of(e->in, content.idx));
     case PARTS:
-        return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, content.count);
+        return parts_bytes(e->in, content.idx, ox_proof_grad_axis(e->in, content.idx), content.count);
     case NODES: /* lie where their first parts lay */
-        return parts_bytes(e->in, content.idx, OX_AXIS_SHARD, UINT32_MAX);
+        return parts_bytes(e->in, content.idx, ox_proof_grad_axis(e->in, content.idx), UINT32_MAX);
     case COPY_PARTS:
         return parts_bytes(e->in, content.idx, OX_AXIS_COPY, content.count);
     case SLICE:
-        return ox_proof_cut_bytes(e->in, content.idx,
-                                  ox_proof_copies(e->in) > 1 ? OX_AXIS_COPY : OX_AXIS_SHARD);
+        return ox_proof_cut_bytes(e->in, content.idx, ox_proof_copies(e->in) > 1
+                                                          ? OX_AXIS_COPY : ox_proof_grad_axis(e->in, content.idx));
     case NARROW_OWN:
     case NARROW_PARTS:
     case NARROW_SLICE:

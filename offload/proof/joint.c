@@ -114,6 +114,10 @@ static struct members members_of(const struct joint *joint, const struct player 
         const uint32_t experts = ox_proof_experts(player->in);
         return (struct members){idx / experts * experts, 1, experts};
     }
+    if (task->axis == OX_AXIS_SLICE) {
+        const uint32_t experts = ox_proof_experts(player->in);
+        return (struct members){idx / holders * holders + idx % experts, experts, holders / experts};
+    }
     const uint32_t tensors = ox_proof_tensors(player->in), of_pipe = of_data * tensors;
     return task->axis == OX_AXIS_PIPE   ? (struct members){idx % of_pipe, of_pipe, ox_proof_pipe(player->in)}
            : task->axis == OX_AXIS_TENSOR ? (struct members){idx / of_pipe * of_pipe + idx % of_data, of_data, tensors}

@@ -74,11 +74,11 @@ static bool same_groups(const struct ox_plan_input *a, const struct ox_plan_inpu
  * sums that are nodes of the tree, which join as one. */
 static bool same_experts(const struct ox_plan_input *a, const struct ox_plan_input *b) {
     const uint32_t *const x = a->ranks.expert_of, *const y = b->ranks.expert_of, experts = a->ranks.experts;
-    const uint32_t ranks = ox_proof_ranks(a), leaves = a->ranks.sum_groups;
+    const uint32_t ranks = ox_proof_ranks(a), leaves = a->ranks.sum_groups * ox_proof_row_groups(a);
     bool same = x != NULL && y != NULL && a->model.unit_count == b->model.unit_count &&
-                experts == ox_proof_holders(a) && is_power(experts) && leaves % ranks == 0 &&
-                is_power(leaves / ranks) && a->ranks.micro_batches % leaves == 0 && !a->ranks.library_sums &&
-                a->ranks.context_groups <= 1 && ox_proof_tensors(a) == 1;
+                ox_proof_holders(a) % experts == 0 && is_power(experts) && leaves % ranks == 0 &&
+                is_power(leaves / ranks) && a->ranks.micro_batches % a->ranks.sum_groups == 0 &&
+                !a->ranks.library_sums && ox_proof_own_row_groups(a) == 1 && ox_proof_tensors(a) == 1;
     for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
         same = x[i] == y[i] && (x[i] < experts || x[i] == OX_NONE);
     }
@@ -160,7 +160,8 @@ enum joint_tasks { ALL_JOINT, WITHOUT_ROWS, WITHOUT_EXPERTS };
 
 static bool counts(const struct ox_plan_input *input, const struct ox_task *task, enum joint_tasks which) {
     const bool rows = task->kind == OX_TASK_MOVE && task->move == OX_MOVE_ROWS;
-    const bool of_expert = task->grad_idx < input->model.grad_count && ox_proof_is_expert(input, task->unit_idx);
+    const bool of_expert = task->axis == OX_AXIS_SLICE ||
+                           (task->grad_idx < input->model.grad_count && ox_proof_is_expert(input, task->unit_idx));
     return is_joint(task) && !(which == WITHOUT_ROWS && rows) && !(which == WITHOUT_EXPERTS && of_expert);
 }
 

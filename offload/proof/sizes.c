@@ -25,15 +25,14 @@ static struct ox_proof_part part_among(const struct ox_shard *shard, uint64_t ra
 }
 
 struct ox_proof_part ox_proof_part_of(const struct ox_plan_input *input, uint32_t unit_idx, uint32_t rank_idx) {
-    const uint32_t holders = ox_proof_holders(input);
+    const uint32_t holders = ox_proof_members(input, ox_proof_axis_of(input, unit_idx));
     if (!ox_proof_rank_holds(input, rank_idx, unit_idx)) {
         return (struct ox_proof_part){0, 0};
     }
-    if (ox_proof_is_expert(input, unit_idx)) {
-        return (struct ox_proof_part){0, ox_proof_elems(input, unit_idx)};
-    }
     const struct ox_shard *const shard = &input->table->shards[unit_idx];
-    return part_among(shard, holders, ox_proof_elems(input, unit_idx), rank_idx % holders, shard->owner);
+    const uint32_t apart = ox_proof_is_expert(input, unit_idx) ? ox_proof_experts(input) : 1;
+    return part_among(shard, holders, ox_proof_elems(input, unit_idx), rank_idx / apart % holders,
+                      shard->owner % holders);
 }
 
 static uint64_t pages(uint64_t bytes) {
@@ -132,14 +131,14 @@ uint64_t ox_proof_cut_bytes(const struct ox_plan_input *input, uint32_t grad_idx
     const uint64_t elems = slice_elems(input, grad_idx);
     const uint64_t own = ox_proof_own_elems(input, input->model.grads[grad_idx].unit_idx);
     const struct ox_shard *const shard = &input->table->shards[input->model.grads[grad_idx].unit_idx];
-    return WORD_BYTES * (axis == OX_AXIS_SHARD
+    return WORD_BYTES * (axis != OX_AXIS_COPY
                              ? elems : elems_within(elems, part_among(shard, ox_proof_copies(input), own,
                                                                       ox_proof_copy_of(input), shard->adder)));
 }
 
 bool ox_proof_narrows(const struct ox_plan_input *input, uint32_t axis) {
-    const uint32_t narrowed = ox_proof_copies(input) == 1 ? OX_AXIS_SHARD : OX_AXIS_COPY;
-    return axis == narrowed && input->ranks.exchange != OX_EXCHANGE_FP32;
+    const bool outermost = ox_proof_copies(input) == 1 ? axis != OX_AXIS_COPY : axis == OX_AXIS_COPY;
+    return outermost && input->ranks.exchange != OX_EXCHANGE_FP32;
 }
 
 uint64_t ox_proof_exchanged(const struct ox_plan_input *input, uint32_t axis, uint64_t bytes) {

@@ -144,22 +144,32 @@ static inline uint32_t ox_proof_copies(const struct ox_plan_input *input) {
 static inline uint32_t ox_proof_holders(const struct ox_plan_input *input) {
     return ox_proof_ranks(input) / ox_proof_copies(input);
 }
-/* The ranks that do something together along an axis, the rank of the plan among them: the holders of its copy, or
- * those that have the same of each copy. */
+/* The ranks that do something together along an axis, the rank of the plan among them: the holders of its copy, those
+ * of them that have the same experts, or those that have the same of each copy. */
 static inline uint32_t ox_proof_members(const struct ox_plan_input *input, uint32_t axis) {
-    return axis == OX_AXIS_SHARD ? ox_proof_holders(input) : ox_proof_copies(input);
+    return axis == OX_AXIS_SHARD   ? ox_proof_holders(input)
+           : axis == OX_AXIS_SLICE ? ox_proof_holders(input) / ox_proof_experts(input) : ox_proof_copies(input);
+}
+/* The axis along which the holders of a copy divide a unit. */
+static inline uint32_t ox_proof_axis_of(const struct ox_plan_input *input, uint32_t unit_idx) {
+    return ox_proof_is_expert(input, unit_idx) ? OX_AXIS_SLICE : OX_AXIS_SHARD;
+}
+static inline uint32_t ox_proof_grad_axis(const struct ox_plan_input *input, uint32_t grad_idx) {
+    return ox_proof_axis_of(input, input->model.grads[grad_idx].unit_idx);
 }
 static inline uint32_t ox_proof_copy_of(const struct ox_plan_input *input) {
     return ox_proof_rank_of(input) / ox_proof_holders(input);
 }
 /* Which of them the rank of the plan is. */
 static inline uint32_t ox_proof_member_of(const struct ox_plan_input *input, uint32_t axis) {
-    return axis == OX_AXIS_SHARD ? ox_proof_rank_of(input) % ox_proof_holders(input) : ox_proof_copy_of(input);
+    const uint32_t holder = ox_proof_rank_of(input) % ox_proof_holders(input);
+    return axis == OX_AXIS_SHARD   ? holder
+           : axis == OX_AXIS_SLICE ? holder / ox_proof_experts(input) : ox_proof_copy_of(input);
 }
 /* Whether each rank has its own part of the unit's weights and state, so that compute reads what was gathered from
  * these parts. */
 static inline bool ox_proof_divides(const struct ox_plan_input *input, uint32_t unit_idx) {
-    return ox_proof_holders(input) > 1 && !ox_proof_is_expert(input, unit_idx);
+    return ox_proof_members(input, ox_proof_axis_of(input, unit_idx)) > 1;
 }
 /* Whether the square sums of a unit's gradient come together on the rank: it is trained, in its coordinate. */
 static inline bool ox_proof_knows_norm(const struct ox_plan_input *input, uint32_t unit_idx) {

@@ -107,14 +107,21 @@ static uint32_t parts_among(const struct ox_plan_input *input, uint32_t count, u
     return parts_of(&tree, 0, tree.leaves);
 }
 
+/* How many sum along an axis, of all copies: ranks, those that divide experts as one, or the copies. */
+static uint32_t summing(const struct ox_plan_input *input, uint32_t axis) {
+    return axis == OX_AXIS_SHARD   ? ox_proof_ranks(input)
+           : axis == OX_AXIS_SLICE ? ox_proof_ranks(input) / ox_proof_experts(input) : ox_proof_copies(input);
+}
+
 uint32_t ox_proof_parts(const struct ox_plan_input *input, uint32_t axis, uint32_t member_idx) {
-    return axis == OX_AXIS_SHARD ? parts_among(input, ox_proof_ranks(input),
-                                               ox_proof_copy_of(input) * ox_proof_holders(input) + member_idx)
-                                 : parts_among(input, ox_proof_copies(input), member_idx);
+    return axis == OX_AXIS_COPY
+               ? parts_among(input, ox_proof_copies(input), member_idx)
+               : parts_among(input, summing(input, axis),
+                             ox_proof_copy_of(input) * ox_proof_members(input, axis) + member_idx);
 }
 
 uint32_t ox_proof_rounds(const struct ox_plan_input *input, uint32_t axis) {
-    const uint32_t count = axis == OX_AXIS_SHARD ? ox_proof_ranks(input) : ox_proof_copies(input);
+    const uint32_t count = summing(input, axis);
     uint32_t rounds = 0;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t parts = parts_among(input, count, i);

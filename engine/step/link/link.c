@@ -32,32 +32,33 @@ struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config) {
 
 /* ---- endpoints ---------------------------------------------------------------------------------------- */
 
-/* Opens an endpoint for the rank's group on an axis; splits are numbered as axes, and behind them comes that of
- * transfers. */
-static enum ox_status open_group(struct ox_rank *rank, enum ox_axis axis, bool duplex, struct ox_comm **out) {
+/* Opens an endpoint for the rank's group on an axis. Splits are numbered as they are opened, which is the same on all
+ * ranks, because not all axes are ever there together. */
+static enum ox_status open_group(struct ox_rank *rank, enum ox_axis axis, uint32_t split, bool duplex,
+                                 struct ox_comm **out) {
     const struct ox_rank_group group = ox_plan_group(&rank->plan->input, axis);
     uint32_t members[OX_COMM_RANKS_MAX];
     for (uint32_t i = 0; i < group.count; i++) {
         members[i] = ox_rank_group_member(&group, i);
     }
+    OX_ASSERT(split < OX_COMM_SPLITS);
     return ox_comm_split(rank->comm, &(struct ox_comm_group_of){
-        .split = duplex ? OX_AXIS_COUNT : (uint32_t)axis, .duplex = duplex, .count = group.count, .members = members},
-        out);
+        .split = split, .duplex = duplex, .count = group.count, .members = members}, out);
 }
 
 enum ox_status ox_link_open_groups(struct ox_rank *rank) {
-    OX_STATIC_ASSERT(OX_AXIS_COUNT + 1 <= (int)OX_COMM_SPLITS, "a split for each axis, and one for transfers");
     const struct ox_mesh mesh = ox_plan_mesh(&rank->plan->input);
+    uint32_t split = 0;
     enum ox_status status = OX_OK;
     for (int axis = 0; axis < OX_AXIS_COUNT && status == OX_OK; axis++) {
         if (ox_mesh_is_all(&mesh, (enum ox_axis)axis)) {
             rank->along[axis] = rank->comm;
         } else if (ox_plan_group(&rank->plan->input, (enum ox_axis)axis).count > 1) {
-            status = open_group(rank, (enum ox_axis)axis, false, &rank->along[axis]);
+            status = open_group(rank, (enum ox_axis)axis, split++, false, &rank->along[axis]);
         }
     }
     if (status == OX_OK && mesh.size[OX_AXIS_PIPE] > 1) {
-        status = open_group(rank, OX_AXIS_PIPE, true, &rank->pipe);
+        status = open_group(rank, OX_AXIS_PIPE, split, true, &rank->pipe);
     }
     return status;
 }
@@ -216,17 +217,18 @@ struct cuts {
     uint64_t at[OX_COMM_RANKS_MAX + 1];
 };
 
-/* Cuts a vector of the unit where the slices of its holders begin, with `width` bytes for every `elems` elements; one
- * that is shorter than the unit ends after `past` elements. */
-static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, uint64_t width, uint64_t elems,
-                            uint64_t past) {
+/* Cuts a vector of the unit where the slices of the ranks along an axis begin, with `width` bytes for every `elems`
+ * elements; one that is shorter than the unit ends after `past` elements. Of those that divide a copy, the ones that
+ * have the unit's experts may have all of it: every so many of them. */
+static struct cuts cut_unit(const struct ox_rank *rank, uint32_t unit_idx, enum ox_axis axis, uint64_t width,
+                            uint64_t elems, uint64_t past) {
     const struct ox_plan_input *const input = &rank->plan->input;
-    const uint32_t holders = ox_plan_holders(input), owner = ox_plan_expert_owner(&input->ranks, unit_idx);
+    const uint32_t members = ox_plan_group(input, axis).count, holders = ox_plan_holders_of(input, unit_idx);
+    const uint32_t apart = members / holders, owner = apart > 1 ? ox_plan_expert_owner(&input->ranks, unit_idx) : 0;
     struct cuts cuts = {{0}};
-    for (uint32_t i = 0; i <= holders; i++) {
-        const uint64_t cut = owner == OX_NONE ? ox_shard_cut(rank->whole, unit_idx, holders, i)
-                             : i > owner ? ox_unit_elems(rank, unit_idx) : 0;
-        cuts.at[i] = ox_min_u64(cut, past) / elems * width;
+    for (uint32_t i = 0; i <= members; i++) {
+        const uint32_t before = (i + apart - 1 - owner) / apart; /* holders among the first i members */
+        cuts.at[i] = ox_min_u64(ox_shard_cut(rank->whole, unit_idx, holders, before), past) / elems * width;
     }
     return cuts;
 }
@@ -237,8 +239,8 @@ static struct cuts cut_grad(const struct ox_rank *rank, uint32_t grad_idx, enum 
     const struct ox_plan_input *const input = &rank->plan->input;
     const struct ox_plan_grad *const grad = &input->model.grads[grad_idx];
     struct cuts cuts = {{0}};
-    if (axis == OX_AXIS_SHARD) {
-        cuts = cut_unit(rank, grad->unit_idx, 1, 1, grad->elem_count);
+    if (axis != OX_AXIS_COPY) {
+        cuts = cut_unit(rank, grad->unit_idx, axis, 1, 1, grad->elem_count);
     } else {
         for (uint32_t i = 0; i <= ox_plan_copies(input); i++) {
             cuts.at[i] = ox_plan_grad_cut_first(input, grad_idx, i);
@@ -264,9 +266,9 @@ static enum ox_status gather(struct ox_rank *rank, struct ox_comm *comm, const s
 }
 
 /* Cuts hi, or lo, which is as wide as hi where a unit has one. What is narrow ends with a whole page. */
-static struct cuts cut_plane(const struct ox_rank *rank, uint32_t unit_idx) {
+static struct cuts cut_plane(const struct ox_rank *rank, uint32_t unit_idx, enum ox_axis axis) {
     const struct ox_shard *const shard = &rank->whole->shards[unit_idx];
-    struct cuts cuts = cut_unit(rank, unit_idx, 1, 1, shard->elem_count);
+    struct cuts cuts = cut_unit(rank, unit_idx, axis, 1, 1, shard->elem_count);
     for (uint32_t i = 0; i <= OX_COMM_RANKS_MAX; i++) {
         cuts.at[i] = ox_shard_hi_bytes(shard, cuts.at[i]);
     }
@@ -278,9 +280,9 @@ static struct cuts cut_plane(const struct ox_rank *rank, uint32_t unit_idx) {
 static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *task, const void *source,
                                    unsigned char *target) {
     const bool unified = rank->config.budget.unified;
-    struct ox_comm *const comm = rank->along[OX_AXIS_SHARD];
+    struct ox_comm *const comm = rank->along[task->axis];
     char what[OX_COMM_WHAT_BYTES];
-    const struct cuts cuts = cut_plane(rank, task->unit_idx);
+    const struct cuts cuts = cut_plane(rank, task->unit_idx, (enum ox_axis)task->axis);
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
     const struct ox_comm_gather call = {
         .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
@@ -324,7 +326,7 @@ static enum ox_status gather_doubles(struct ox_rank *rank, struct ox_comm *comm,
 static enum ox_status gather_partials(struct ox_rank *rank, double *norms, uint32_t unit_idx) {
     char what[OX_COMM_WHAT_BYTES];
     const struct cuts cuts =
-        cut_unit(rank, unit_idx, sizeof(double), OX_GROUP_ELEMS, ox_unit_elems(rank, unit_idx));
+        cut_unit(rank, unit_idx, OX_AXIS_SHARD, sizeof(double), OX_GROUP_ELEMS, ox_unit_elems(rank, unit_idx));
     snprintf(what, sizeof what, "square sums of unit %u", unit_idx);
     return gather_doubles(rank, rank->along[OX_AXIS_SHARD], norms + ox_norm_partials_first(rank, unit_idx), &cuts,
                           what);

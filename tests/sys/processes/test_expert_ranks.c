@@ -21,10 +21,13 @@ static const struct mesh {
     {0, "--expert-parallel-size 4 --sharding shard_grad_op", false},
     {0, "--mesh ep=2,pp=2", false},
     {2, "--mesh dp=4,ep=4 --sharding zero2", false},
-    {0, "--mesh dp=4,ep=2", true},
+    {0, "--mesh dp=4,ep=2", false},
+    {0, "--mesh dp=4,ep=2 --sharding hybrid_shard", true},
     {2, "--mesh dp=2,ep=2,pp=2 --pipeline-schedule 1f1b", false},
     {4, "--expert-model-parallel-size 4", false},
-    {2, "--mesh dp=4,ep=2", true},
+    {2, "--mesh dp=4,ep=2 --sharding hybrid_shard", true},
+    {2, "--mesh dp=4,ep=2 --sharding shard_grad_op", false},
+    {0, "--mesh dp=4,ep=2,pp=2 --sharding zero2", false},
 };
 enum { MESHES = sizeof meshes / sizeof *meshes };
 static const struct family experts_families[] = {
@@ -34,7 +37,9 @@ static const struct family experts_families[] = {
     {"deepseek_v3, whose choice moves", "deepseek",
      "--dtype fp32 --router-bias-update-rate 0.01 --experts-per-unit 4"},
     {"mixtral, in documents, idle experts left", "mixtral",
-     "--dtype fp32 --moments bf16 --packing pack --idle-experts skip --experts-per-unit 1"}};
+     "--dtype fp32 --moments bf16 --packing pack --idle-experts skip --experts-per-unit 1"},
+    {"mixtral by Muon, in part frozen", "mixtral",
+     "--dtype bf16 --optimizer muon --moments bf16 --freeze *.w2.weight --experts-per-unit 2"}};
 enum { FAMILIES_HERE = sizeof experts_families / sizeof *experts_families };
 
 static void try_mesh(const struct family *family, const struct mesh *mesh, int place_idx,
@@ -58,10 +63,10 @@ static void check_refusals(void) {
          "layer; give 2, or a divisor of it"},
         {"--expert-parallel-size 4 --experts-per-unit all", "--experts-per-unit all: each of 4 ranks"},
         {"--mesh dp=2,ep=4", "--expert-parallel-size 4: does not divide the 2 ranks that divide micro-batches"},
-        {"--mesh dp=4,ep=2 --sharding full_shard", "use --sharding hybrid_shard --shard-size 2, or "
-         "--expert-parallel-size 4"},
+        {"--mesh dp=4,ep=2 --sharding hybrid_shard --shard-size 1", "--shard-size 1: a copy has all experts, which 2 "
+         "ranks divide (--expert-parallel-size); use a multiple of 2"},
+        {"--expert-parallel-size 2 --experts-per-unit 1 --freeze *.experts.0.*", "some ranks would train other parts"},
         {"--expert-parallel-size 2 --sharding no_shard", "--sharding no_shard: ranks that divide experts"},
-        {"--mesh cp=2,ep=2", "does not exist with --context-parallel-size yet"},
         {"--ep-size 2", "use --expert-parallel-size N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct family family = {"mixtral", "mixtral", "--dtype fp32"};

@@ -89,8 +89,11 @@ static void check_mixture(const struct mixture_case *mixture) {
             run.ranks = meshes[m].contexts * meshes[m].data * meshes[m].pipe;
             run.experts_per_unit = has_units ? mixture->per_unit : 0;
             choose_mode(MIXTURE_KV_HEADS, &run);
-            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, mode %d, pipe %u, %s", mixture->name,
-                     meshes[m].groups, meshes[m].contexts, meshes[m].data, run.context_mode, meshes[m].pipe,
+            /* Ranks that divide experts have other rows, other micro-batches, or both. */
+            run.experts = has_units && mixture->per_unit > 0 && (p / 2 + m) % 2 == 0 ? 2 : 0;
+            snprintf(what, sizeof what, "%s: %u groups, %u by %u ranks, mode %d, pipe %u, experts %u, %s",
+                     mixture->name, meshes[m].groups, meshes[m].contexts, meshes[m].data, run.context_mode,
+                     meshes[m].pipe, run.experts,
                      harness_places[p].name);
             CHECK(golden_evaluate(&golden, &run) == loss);
             golden_train(&golden, &run, &harness_places[p], STEPS, &outcome);

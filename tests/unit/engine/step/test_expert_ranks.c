@@ -9,9 +9,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { QUICK = 40 };
+enum { QUICK = 100 };
 #else
-enum { QUICK = 20 };
+enum { QUICK = 50 };
 #endif
 enum { GROUPS = 8, STEPS = 2 };
 
@@ -20,27 +20,29 @@ enum { GROUPS = 8, STEPS = 2 };
     "\"num_key_value_heads\":4,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,\"initializer_range\":0.3,"
 static const struct kind {
     const char *name, *text;
-    uint32_t per_unit;
+    uint32_t per_unit, ranks_max;
     double balance, bias_rate;
     bool skips_idle;
 } kinds[] = {
     {"plain.json", "{\"model_type\":\"mixtral\"," MIXTURE "\"num_local_experts\":8,\"num_experts_per_tok\":2,"
-                   "\"intermediate_size\":32}", 1, 0, 0, false},
+                   "\"intermediate_size\":32}", 1, 8, 0, 0, false},
     {"balance.json", "{\"model_type\":\"qwen3_moe\"," MIXTURE "\"head_dim\":16,\"num_experts\":16,"
                      "\"num_experts_per_tok\":3,"
                      "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"norm_topk_prob\":true}",
-     1, 0.01, 0, true},
+     1, 8, 0.01, 0, true},
     {"bias.json", "{\"model_type\":\"deepseek_v3\"," MIXTURE "\"n_routed_experts\":16,\"num_experts_per_tok\":1,"
                   "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"first_k_dense_replace\":1,\"n_group\":2,"
                   "\"topk_group\":1,\"kv_lora_rank\":16,\"q_lora_rank\":null,\"qk_rope_head_dim\":8,"
                   "\"qk_nope_head_dim\":8,"
-                  "\"v_head_dim\":16}", 2, 0, 0.01, false}};
+                  "\"v_head_dim\":16}", 2, 8, 0, 0.01, false}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
-/* Ranks of a coordinate of the pipeline: those that divide experts, copies of them, coordinates. */
+/* Ranks of a coordinate of the pipeline: those that divide experts; how many of these groups divide the experts' units;
+ * copies of all; coordinates. */
 static const struct mesh {
-    uint32_t experts, copies, pipe;
-} meshes[] = {{2, 1, 1}, {4, 1, 1}, {8, 1, 1}, {2, 2, 1}, {2, 1, 2}, {4, 2, 1}, {2, 2, 2}};
+    uint32_t experts, slices, copies, pipe;
+} meshes[] = {{2, 1, 1, 1}, {4, 1, 1, 1}, {8, 1, 1, 1}, {2, 1, 2, 1}, {2, 1, 1, 2}, {4, 1, 2, 1}, {2, 1, 2, 2},
+              {2, 2, 1, 1}, {2, 4, 1, 1}, {4, 2, 1, 1}, {2, 2, 2, 1}, {2, 2, 1, 2}};
 enum { MESHES = sizeof meshes / sizeof *meshes };
 
 static bool takes(void) {
@@ -60,7 +62,7 @@ static struct harness_run run_of(const struct golden *golden, const struct kind 
     run.experts = mesh->experts;
     run.copies = mesh->copies;
     run.pipe = mesh->pipe;
-    run.ranks = mesh->experts * mesh->copies * mesh->pipe;
+    run.ranks = mesh->experts * mesh->slices * mesh->copies * mesh->pipe;
     run.comm_timeout_ns = UINT64_C(200000000000); /* what waits in a circle is named before the program is ended */
     return run;
 }
@@ -69,15 +71,15 @@ static void check_run(const struct golden *golden, const struct harness_run *run
                       const struct harness_place *place, const struct outcome *expected) {
     struct outcome outcome;
     char what[480];
-    snprintf(what, sizeof what, "%s: %u of %u ranks divide experts, %u coordinates, sharding %d, %s",
-             run->model_folder, mesh->experts, run->ranks, mesh->pipe, run->sharding, place->name);
+    snprintf(what, sizeof what, "%s: %u of %u ranks divide experts, %u copies, %u coordinates, sharding %d, %s",
+             run->model_folder, mesh->experts, run->ranks, mesh->copies, mesh->pipe, run->sharding, place->name);
     golden_train(golden, run, place, STEPS, &outcome);
     outcome_check_same(what, expected, &outcome);
     outcome_close(&outcome);
 }
 
 static void check(const struct kind *kind, enum ox_compute_dtype dtype) {
-    static const struct mesh one = {1, 1, 1};
+    static const struct mesh one = {1, 1, 1, 1};
     static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
                                                  OX_SHARDING_STATE};
     struct golden golden;
@@ -91,6 +93,9 @@ static void check(const struct kind *kind, enum ox_compute_dtype dtype) {
     for (unsigned m = 0; m < MESHES; m++) {
         struct harness_run run = run_of(&golden, kind, &meshes[m]);
         run.dtype = dtype;
+        if (meshes[m].experts > kind->ranks_max) {
+            continue;
+        }
         if (test_takes(m + (unsigned)(kind - kinds), 2)) {
             CHECK(golden_evaluate(&golden, &run) == loss);
             check_run(&golden, &run, &meshes[m], &harness_in_memory, &expected);
@@ -134,7 +139,7 @@ int main(void) {
     check_torch("four_mixtral", 2);
     check_torch("four_mixtral", 4);
     for (int i = 0; i < KINDS; i++) {
-        check(&kinds[i], i == 1 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32);
+        check(&kinds[i], i % 2 == 1 ? OX_COMPUTE_BF16 : OX_COMPUTE_FP32);
     }
     golden_again("Haswell");
     return test_end();

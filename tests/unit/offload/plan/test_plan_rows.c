@@ -12,7 +12,7 @@
 enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
 
 struct totals {
-    uint64_t plans, rows, joins, deps, of_tensors, rounds, across;
+    uint64_t plans, rows, joins, deps, of_tensors, rounds, across, slices;
     struct plan_faults faults, sizes;
 };
 
@@ -49,7 +49,8 @@ static struct ox_plan_ranks draw_ranks(uint64_t seed) {
                                              experts */
         {1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2}, {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8},
         {4, 2, 4}, {1, 1, 8}, {1, 1, 1, 2, 2}, {1, 1, 1, 2, 4}, {1, 2, 1, 2, 2}, {1, 1, 1, 4, 4}, {1, 2, 1, 3, 6},
-        {1, 2, 1, 4, 8}, {1, 2, 1, 1, 1, 2}, {1, 4, 1, 1, 1, 4}, {1, 4, 1, 1, 1, 2}, {1, 8, 1, 1, 1, 4}};
+        {1, 2, 1, 4, 8}, {1, 2, 1, 1, 1, 2}, {1, 4, 1, 1, 1, 4}, {1, 4, 1, 1, 1, 2}, {1, 8, 1, 1, 1, 4},
+        {1, 8, 1, 1, 1, 2}};
     uint64_t counter = 98000;
     const uint32_t *const shape = shapes[plan_sample_number(seed, &counter, sizeof shapes / sizeof *shapes)];
     struct ox_plan_ranks ranks = {.count = shape[0] * shape[1], .contexts = shape[0], .context_groups = shape[2]};
@@ -67,11 +68,12 @@ static struct ox_plan_ranks draw_ranks(uint64_t seed) {
     const uint32_t of_data = shape[0] * shape[1];
     const uint32_t copies = 1 + (uint32_t)plan_sample_number(seed, &counter, of_data);
     ranks.copies = of_data % copies == 0 ? copies : 0;
-    if (shape[5] > 1) { /* all that divide a copy, with as many micro-batches each */
+    if (shape[5] > 1) { /* some of those that divide a copy, or all, with as many micro-batches each */
         static const enum ox_sharding shardings[] = {OX_SHARDING_FULL, OX_SHARDING_STEP, OX_SHARDING_GRAD,
                                                      OX_SHARDING_STATE};
         ranks.experts = shape[5];
-        ranks.copies = of_data / shape[5];
+        ranks.copies = of_data / shape[5] >> plan_sample_number(seed, &counter, 2);
+        ranks.copies += ranks.copies == 0;
         ranks.sharding = shardings[plan_sample_number(seed, &counter, 4)];
         ranks.micro_batches = ranks.sum_groups * (1 + (uint32_t)plan_sample_number(seed, &counter, 2));
     }
@@ -361,6 +363,12 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
             refuse_box(box, "rows of another round", totals);
             *task = kept;
         }
+        if (kept.axis == OX_AXIS_SLICE) {
+            task->axis = OX_AXIS_SHARD;
+            refuse_box(box, "experts' slices with those that have other experts", totals);
+            *task = kept;
+            totals->slices++;
+        }
         /* what other ranks do with this one along another axis may come before or behind it */
         const bool of_same = ranks->contexts > 1 || (before != OX_NONE && plan->tasks[before].axis == kept.axis);
         const bool same_ranks = before != OX_NONE && of_same;
@@ -433,8 +441,9 @@ int main(void) {
            (unsigned long long)totals.plans, (unsigned long long)totals.rows, (unsigned long long)totals.joins,
            (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
            (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
-    CHECK(totals.rounds > 0 && totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
-    CHECK(totals.faults.made > 0 && totals.deps > 0 && totals.across > 0);
+    CHECK(totals.rounds > 0 && totals.slices > 0 && totals.across > 0);
+    CHECK(totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
+    CHECK(totals.faults.made > 0 && totals.deps > 0);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
     return test_end();
 }
