@@ -1,11 +1,12 @@
 /* One rank of several fails at any place of a step: at a call to the drive, in compute, or at a call to the other
- * ranks, before or after these have done it, transfers of a pipeline among them. The step returns, says what failed and
- * on which rank, and all ranks fall back together; what follows has the bits of one rank. A step that hangs ends the
- * test.
+ * ranks, before or after these have done it, transfers of a pipeline and rounds of experts among them. The step
+ * returns, says what failed and on which rank, and all ranks fall back together; what follows has the bits of one rank.
+ * A step that hangs ends the test.
  *
  *     test_rank_faults [HITS]: tries so many visits to each site, at every placement */
 #include "engine/step/engine_internal.h"
 #include "tests/kit/store/io_sim.h"
+#include "tests/kit/files.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
@@ -27,16 +28,22 @@ enum { STEPS = 3, FAULT_STEP = 1, GROUPS = 4, HANG_SECONDS = 200, NEVER = UINT32
 /* Where a step fails. */
 enum site {
     SITE_READ, SITE_WRITE, SITE_FLUSH, SITE_COMPUTE, SITE_BEFORE_CALL, SITE_AFTER_CALL, SITE_BEFORE_TRANSFER,
-    SITE_AFTER_TRANSFER, SITE_COUNT
+    SITE_AFTER_TRANSFER, SITE_BEFORE_ROUND, SITE_AFTER_ROUND, SITE_COUNT
 };
 static const char *const site_names[] = {"read",         "write",           "flush",         "compute", "before a call",
-                                         "after a call", "before a transfer", "after a transfer"};
-/* How ranks lie. */
+                                         "after a call", "before a transfer", "after a transfer", "before a round",
+                                         "after a round"};
+/* How ranks lie; `experts`: of a mixture, how many divide its experts. */
 static const struct shape {
-    uint32_t ranks, pipe;
+    uint32_t ranks, pipe, experts;
     enum ox_pipe_schedule schedule;
-} shapes[] = {{2, 1, OX_PIPE_VERTICAL}, {4, 1, OX_PIPE_VERTICAL}, {2, 2, OX_PIPE_1F1B}, {4, 2, OX_PIPE_VERTICAL}};
+} shapes[] = {{2, 1, 0, OX_PIPE_VERTICAL}, {4, 1, 0, OX_PIPE_VERTICAL}, {2, 2, 0, OX_PIPE_1F1B},
+              {4, 2, 0, OX_PIPE_VERTICAL}, {2, 1, 2, OX_PIPE_VERTICAL}, {4, 1, 2, OX_PIPE_VERTICAL}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
+static const char mixture[] =
+    "{\"model_type\":\"mixtral\",\"vocab_size\":96,\"hidden_size\":64,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":64,"
+    "\"tie_word_embeddings\":false,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"intermediate_size\":32}";
 static const enum ox_fault_point points[] = {OX_FAULT_ON_READ, OX_FAULT_ON_WRITE, OX_FAULT_ON_FLUSH};
 
 struct rig {
@@ -56,6 +63,16 @@ static bool on_drive(enum site site) {
 /* At a call to another rank of the pipeline alone; else of all ranks. */
 static bool on_transfer(enum site site) {
     return site == SITE_BEFORE_TRANSFER || site == SITE_AFTER_TRANSFER;
+}
+
+/* At a call to the ranks that have other experts alone, where these are not all ranks. */
+static bool on_round(enum site site) {
+    return site == SITE_BEFORE_ROUND || site == SITE_AFTER_ROUND;
+}
+
+/* The endpoint of a site that is a call to others. */
+static struct ox_comm **endpoint(struct ox_rank *rank, enum site site) {
+    return on_transfer(site) ? &rank->pipe : on_round(site) ? &rank->along[OX_AXIS_EXPERT] : &rank->comm;
 }
 
 /* ---- compute: the lane of one rank fails or is late behind the task number `fail_at` ----------------------- */
@@ -108,7 +125,7 @@ static uint64_t visits(const struct rig *rig, struct ox_rank *rank, enum site si
     }
     for (int call = 0; call < OX_COMM_CALL_COUNT; call++) {
         struct ox_comm_stats stats;
-        ox_comm_stats(on_transfer(site) ? rank->pipe : rank->comm, (enum ox_comm_call)call, &stats);
+        ox_comm_stats(*endpoint(rank, site), (enum ox_comm_call)call, &stats);
         calls += stats.calls;
     }
     return calls;
@@ -119,15 +136,13 @@ static void arm(const struct rig *rig, struct ox_rank *rank, enum site site, uin
         ox_io_fault_set(rig->fault, &(struct ox_fault_rule){OX_FAULT_EIO, points[site], at, false});
     } else if (site == SITE_COMPUTE) {
         atomic_store(&fail_at, (unsigned)at);
-    } else if (on_transfer(site)) {
-        const struct ox_comm_fault fault = {.call_idx = at, .after = site == SITE_AFTER_TRANSFER, .status = OX_E_COMM};
-        REQUIRE_OK(ox_comm_fault_open(rank->pipe, &fault, &rank->pipe));
     } else {
-        const struct ox_comm_fault fault = {.call_idx = at, .after = site == SITE_AFTER_CALL, .status = OX_E_COMM};
-        struct ox_comm *const all = rank->comm;
-        REQUIRE_OK(ox_comm_fault_open(all, &fault, &rank->comm));
+        const bool after = site == SITE_AFTER_CALL || site == SITE_AFTER_TRANSFER || site == SITE_AFTER_ROUND;
+        const struct ox_comm_fault fault = {.call_idx = at, .after = after, .status = OX_E_COMM};
+        struct ox_comm **const comm = endpoint(rank, site), *const before = *comm;
+        REQUIRE_OK(ox_comm_fault_open(before, &fault, comm));
         for (int axis = 0; axis < OX_AXIS_COUNT; axis++) {
-            rank->along[axis] = rank->along[axis] == all ? rank->comm : rank->along[axis];
+            rank->along[axis] = rank->along[axis] == before ? *comm : rank->along[axis];
         }
     }
 }
@@ -246,10 +261,15 @@ static void say_hang(int signal_number) {
     _exit(write(STDOUT_FILENO, text, sizeof text - 1) > 0 ? 1 : 2);
 }
 
+/* The shapes of a mixture, or the others. */
 static void check_place(struct rig *rig, const struct harness_place *place) {
     rig->place = *place;
     rig->place.io = rig->fault;
     for (int i = 0; i < SHAPES; i++) {
+        if ((shapes[i].experts > 0) != (rig->run.experts_per_unit > 0)) {
+            continue;
+        }
+        rig->run.experts = shapes[i].experts;
         rig->run.ranks = shapes[i].ranks;
         rig->run.pipe = shapes[i].pipe;
         rig->run.schedule = shapes[i].schedule;
@@ -257,13 +277,15 @@ static void check_place(struct rig *rig, const struct harness_place *place) {
         for (int site = 0; site < SITE_COUNT; site++) {
             const bool reads = place->request.state_tier == OX_TIER_NVME || place->request.act_tier == OX_TIER_NVME;
             const bool has_drive = place->store && (site != SITE_READ || reads);
-            if ((on_drive((enum site)site) && !has_drive) || (on_transfer((enum site)site) && rig->run.pipe == 1)) {
+            const bool has_rounds = rig->run.experts > 1 && rig->run.experts < rig->run.ranks; /* of some ranks */
+            if ((on_drive((enum site)site) && !has_drive) || (on_transfer((enum site)site) && rig->run.pipe == 1) ||
+                (on_round((enum site)site) && !has_rounds)) {
                 continue;
             }
             check_site(rig, (enum site)site);
         }
-        printf("%s: %u ranks, pipe %u, %u faults, %u lost the step before too\n", place->name, rig->run.ranks,
-               rig->run.pipe, rig->tried, rig->lost);
+        printf("%s: %u ranks, pipe %u, experts %u, %u faults, %u lost the step before too\n", place->name,
+               rig->run.ranks, rig->run.pipe, rig->run.experts, rig->tried, rig->lost);
     }
 }
 
@@ -323,25 +345,42 @@ static void check_late(struct rig *rig) {
     }
 }
 
+static void open_rig(struct rig *rig, const char *name) {
+    golden_open(name, &rig->golden);
+    rig->golden.micro_batches = GROUPS;
+    rig->run = golden_run(&rig->golden);
+    rig->run.sum_groups = GROUPS;
+}
+
+static void check_places(struct rig *rig, bool every) {
+    const uint32_t stride = test_stride(QUICK), first = PLACES * test_first(QUICK);
+    golden_train(&rig->golden, &rig->run, &harness_in_memory, STEPS, &rig->expected);
+    for (uint32_t i = 0; harness_places[i].name != NULL; i++) {
+        if (every || i % (PLACES * stride) == first) {
+            check_place(rig, &harness_places[i]);
+        }
+    }
+}
+
+static void close_rig(struct rig *rig) {
+    outcome_close(&rig->expected);
+    golden_close(&rig->golden);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a hang then shows where */
     signal(SIGALRM, say_hang);
     struct rig rig = {.hits = argc == 2 ? (uint32_t)strtoul(argv[1], NULL, 10) : HITS};
-    golden_open("llama_bias", &rig.golden);
-    rig.golden.micro_batches = GROUPS;
-    rig.run = golden_run(&rig.golden);
-    rig.run.sum_groups = GROUPS;
     REQUIRE_OK(ox_io_fault_open(ox_io_threads(), &rig.fault));
-    golden_train(&rig.golden, &rig.run, &harness_in_memory, STEPS, &rig.expected);
-    const uint32_t stride = test_stride(QUICK), first = PLACES * test_first(QUICK);
-    for (uint32_t i = 0; harness_places[i].name != NULL; i++) {
-        if (argc == 2 || i % (PLACES * stride) == first) {
-            check_place(&rig, &harness_places[i]);
-        }
-    }
+    open_rig(&rig, "mixtral");
+    rig.run.model_folder = files_write_text("mixture.json", mixture);
+    rig.run.experts_per_unit = 1;
+    check_places(&rig, argc == 2);
+    close_rig(&rig);
+    open_rig(&rig, "llama_bias");
+    check_places(&rig, argc == 2);
     check_late(&rig);
-    outcome_close(&rig.expected);
+    close_rig(&rig);
     ox_io_fault_close(&rig.fault);
-    golden_close(&rig.golden);
     return test_end();
 }
