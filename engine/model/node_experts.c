@@ -177,8 +177,8 @@ static void activate(const struct group *g, uint64_t from) {
            .rows = ox_pairs_of(g->shape), .width = mixture_of(g->shape)->width, .real = g->shape->compute.real);
 }
 
-/* Adds what the experts have made, at `from`, to the sum that goes on, or to the output. */
-static void combine_forward(const struct group *g, uint64_t from) {
+/* Adds what the experts have made, at `from`, to the sum that goes on, or to the output; `bias`: that behind them. */
+static void combine_forward(const struct group *g, uint64_t from, const void *bias) {
     const struct ox_node_call *const call = g->call;
     const bool last = ends(g->shape, call->node), first = begins(call->node), shared = g->at.shared > 0;
     const float scale = scale_of(g->shape);
@@ -189,8 +189,8 @@ static void combine_forward(const struct group *g, uint64_t from) {
     OX_RUN(&call->job->run, rows_combine, .out = out,
            .residual = last && (shared || scale == 0.0f) ? at_byte(call->in, g->at.shared) : NULL,
            .sum = first && last ? NULL : at_byte(last ? call->in : call->out, g->at.sum), .in = room(g, from),
-           .place = g->order.place, .bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS), .weights = g->weights,
-           .experts = g->order.experts, .group = g->experts, .rows = g->shape->rows,
+           .place = g->order.place, .bias = bias, .weights = g->weights, .experts = g->order.experts,
+           .group = g->experts, .rows = g->shape->rows,
            .chosen = mixture_of(g->shape)->router.chosen, .width = g->shape->model->config.hidden,
            .real = g->shape->compute.real, .begins = first);
     if (last && (shared || scale != 0.0f)) {
@@ -210,7 +210,7 @@ void ox_experts_forward(const struct ox_node_call *call) {
     gather(&g, g.room.rows, at_byte(call->in, g.at.in));
     activate(&g, g.room.rows);
     multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
-    combine_forward(&g, g.room.rows);
+    combine_forward(&g, g.room.rows, ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS));
 }
 
 static void multiply_backward(const struct group *g, bool wants_din, uint64_t din, uint64_t dout, uint64_t in,
@@ -309,12 +309,26 @@ void ox_experts_backward(const struct ox_node_call *call) {
  * Places within the scratch: `own`: the rank's rows, and in backward the gradients of what experts made of them; they
  * are replaced by what comes back. `other`: those of the rank that is served. `pairs`: gradients of what pairs weigh,
  * by rank, for those ranks; `got`: what these have for this rank; `sorted`: the same, sorted. `routes`: those of all.
+ * Where experts add biases behind their products, routes have in forward those of the rank's experts, which `biases`
+ * has for all of the stage, and in backward what their gradients are made with, of sorted rows (enum of_bias).
  */
+enum of_bias { BIAS_ROW, BIAS_EXPERT, BIAS_WEIGHT, BIAS_PLACE, BIAS_PLANES };
 struct rounds {
     struct room room;
     uint64_t own[OX_PLAN_ROUND_PLANES], other[OX_PLAN_ROUND_PLANES], plane, pairs, got, sorted, pair_bytes;
-    uint64_t routes, routes_bytes, offsets, weights, bytes;
+    uint64_t routes, routes_bytes, offsets, weights, bias, biases, bias_bytes, bytes;
 };
+
+/* Bytes of the biases behind a rank's experts of a stage, which are the same in all layers; 0: they have none. */
+static uint64_t biases_of(const struct ox_shape *shape) {
+    const struct ox_model *const model = shape->model;
+    uint32_t i = 0;
+    while (i < model->unit_count && model->units[i].kind != OX_UNIT_EXPERTS) {
+        i++;
+    }
+    return i == model->unit_count || !ox_model_stage_has(model, &model->units[i], OX_ROLE_EXPERT_DOWN_BIAS)
+               ? 0 : rows_bytes(mixture_of(shape)->per_unit, model->config.hidden, ox_real_bytes(shape->compute.real));
+}
 
 static struct rounds rounds_of(const struct ox_shape *shape, bool backward) {
     const uint32_t ranks = ox_shape_experts(shape), experts = mixture_of(shape)->router.experts;
@@ -330,8 +344,11 @@ static struct rounds rounds_of(const struct ox_shape *shape, bool backward) {
     r.pair_bytes = rows_bytes(pairs, 1, sizeof(float));
     r.offsets = r.pair_bytes;
     r.weights = r.offsets + ox_align_up((experts + 1) * sizeof(int32_t), PLACE_ALIGN_BYTES);
-    r.routes_bytes = r.weights + r.pair_bytes;
-    r.routes = end;
+    r.bias = r.weights + r.pair_bytes;
+    r.bias_bytes = biases_of(shape);
+    r.routes_bytes = r.bias + (r.bias_bytes > 0 && backward ? BIAS_PLANES * r.pair_bytes : r.bias_bytes);
+    r.biases = end;
+    r.routes = end + (backward ? 0 : ranks * r.bias_bytes);
     r.pairs = r.routes + ranks * r.routes_bytes;
     r.got = r.pairs + (backward ? ranks * r.pair_bytes : 0);
     r.sorted = r.got + (backward ? ranks * r.pair_bytes : 0);
@@ -411,14 +428,65 @@ static void serve(const struct ox_node_call *call, const struct rounds *r, bool 
                                              .rows_max = call->job->shape->rows * (count < chosen ? count : chosen)};
 }
 
+/* Puts numbers of pairs in another order: out[i] = in[order[i]]. */
+static void order_pairs(const struct group *g, void *out, const void *in, const int32_t *order) {
+    OX_RUN(&g->call->job->run, rows_gather, .out = out, .in = in, .pair_of = order, .rows = ox_pairs_of(g->shape),
+           .chosen = 1, .width = 1, .real = OX_REAL_F32);
+}
+
+/* What the rank tells the others for the biases behind their experts, at `to`. */
+static void tell_biased(const struct group *g, const struct rounds *r, unsigned char *to) {
+    const void *const of_pairs[BIAS_PLACE] = {g->order.place, g->order.experts, g->weights};
+    for (int i = 0; i < BIAS_PLACE; i++) { /* the place of the pair at a sorted row is that row */
+        order_pairs(g, to + (uint64_t)i * r->pair_bytes, of_pairs[i], g->order.pair_of);
+    }
+    copy_words(&g->call->job->run, to + BIAS_PLACE * r->pair_bytes, g->order.place,
+               ox_pairs_of(g->shape) * sizeof(int32_t));
+}
+
 /* What the rank tells the others of its rows. */
-static void tell_routes(const struct group *g, const struct rounds *r) {
+static void tell_routes(const struct group *g, const struct rounds *r, bool backward) {
     struct ox_run *const run = &g->call->job->run;
     unsigned char *const routes = room(g, r->routes + g->shape->experts.at * r->routes_bytes);
     const uint64_t pairs = ox_pairs_of(g->shape), experts = mixture_of(g->shape)->router.experts;
     copy_words(run, routes, g->order.pair_of, pairs * sizeof(int32_t));
     copy_words(run, routes + r->offsets, g->order.offsets, (experts + 1) * sizeof(int32_t));
     copy_words(run, routes + r->weights, g->weights, pairs * sizeof(float));
+    if (r->bias_bytes > 0 && backward) {
+        tell_biased(g, r, routes + r->bias);
+    } else if (r->bias_bytes > 0) { /* the rank that has the rows adds it, in the order of one rank */
+        copy_words(run, routes + r->bias, ox_node_weight(g->call, OX_ROLE_EXPERT_DOWN_BIAS), r->bias_bytes);
+    }
+}
+
+/* The biases behind all experts of the stage, in a row; NULL: there are none. */
+static const void *take_biases(const struct group *g, const struct rounds *r) {
+    unsigned char *const biases = room(g, r->biases);
+    for (uint32_t rank = 0; rank < ox_shape_experts(g->shape) && r->bias_bytes > 0; rank++) {
+        copy_words(&g->call->job->run, biases + rank * r->bias_bytes,
+                   room(g, r->routes + rank * r->routes_bytes + r->bias), r->bias_bytes);
+    }
+    return r->bias_bytes > 0 ? biases : NULL;
+}
+
+/* As back_to_bias, for rows of another rank, which are sorted, and so is what is made of them first. Returns whether
+ * there is a bias. */
+static bool back_to_bias_of(const struct served *served, const struct rounds *r, uint32_t rank, uint64_t dout) {
+    const struct group *const g = &served->group;
+    const uint64_t told = r->routes + rank * r->routes_bytes + r->bias;
+    if (r->bias_bytes > 0) {
+        OX_RUN(&g->call->job->run, combine_bias_backward, .dweights = room(g, r->sorted),
+               .dbias = ox_node_grad(&served->call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = room(g, dout),
+               .bias = ox_node_weight(&served->call, OX_ROLE_EXPERT_DOWN_BIAS),
+               .weights = room(g, told + BIAS_WEIGHT * r->pair_bytes),
+               .experts = room(g, told + BIAS_EXPERT * r->pair_bytes),
+               .pair_of = room(g, told + BIAS_ROW * r->pair_bytes), .group = g->experts,
+               .rows = ox_pairs_of(g->shape), .chosen = 1, .width = g->shape->model->config.hidden,
+               .real = g->shape->compute.real, .begins = g->call->job->begins);
+        order_pairs(g, room(g, r->pairs + rank * r->pair_bytes), room(g, r->sorted),
+                    room(g, told + BIAS_PLACE * r->pair_bytes));
+    }
+    return r->bias_bytes > 0;
 }
 
 static void forward_in_rounds(const struct ox_node_call *call) {
@@ -428,7 +496,7 @@ static void forward_in_rounds(const struct ox_node_call *call) {
     const struct group g = group_of(call, false);
     if (call->part == 0) {
         gather(&g, r.own[0], at_byte(call->in, g.at.in));
-        tell_routes(&g, &r);
+        tell_routes(&g, &r, false);
     } else if (call->part <= ranks) {
         const uint32_t round = call->part - 1;
         const uint64_t rows = round == 0 ? r.own[0] : r.other[0];
@@ -437,7 +505,7 @@ static void forward_in_rounds(const struct ox_node_call *call) {
         activate(&served.group, rows);
         multiply(&served.group, rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
     } else {
-        combine_forward(&g, r.own[0]);
+        combine_forward(&g, r.own[0], take_biases(&g, &r));
     }
 }
 
@@ -473,7 +541,7 @@ static void backward_in_rounds(const struct ox_node_call *call) {
         const void *const dsum = scale_back(&g);
         gather(&g, r.own[0], at_byte(call->in, g.at.in));
         gather(&g, r.own[1], dsum);
-        tell_routes(&g, &r);
+        tell_routes(&g, &r, true);
         OX_RUN(&call->job->run, zero, .target = room(&g, r.pairs), .bytes = ranks * r.pair_bytes);
     } else if (call->part <= ranks) {
         const uint32_t round = call->part - 1, rank = shape->experts.at ^ round;
@@ -481,7 +549,8 @@ static void backward_in_rounds(const struct ox_node_call *call) {
         struct served served;
         serve(call, &r, true, rank, &served);
         activate(&served.group, at[0]);
-        back_to_rows(&served.group, at[0], at[1], room(&g, r.pairs + rank * r.pair_bytes), false, call->din != NULL);
+        const bool biased = back_to_bias_of(&served, &r, rank, at[1]);
+        back_to_rows(&served.group, at[0], at[1], room(&g, r.pairs + rank * r.pair_bytes), biased, call->din != NULL);
     } else if (call->part == ranks + 2) {
         take_pairs(&g, &r);
         combine_backward(&g, r.own[1], scale_of(shape) != 0.0f ? room(&g, g.room.scaled) : call->dout);

@@ -205,17 +205,10 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
 static const char *not_over_experts(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    bool biased = false;
-    for (uint32_t i = 0; i < engine->model->unit_count; i++) {
-        const struct ox_unit *const unit = &engine->model->units[i];
-        biased |= engine->model->units[unit->own].kind == OX_UNIT_EXPERTS &&
-                  unit->role_offset[OX_ROLE_EXPERT_DOWN_BIAS] != UINT64_MAX;
-    }
     return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
            : strcmp(words->count, "auto") == 0     ? "--ranks auto"
            : engine->tensors > 1                   ? "--tensor-parallel-size"
-           : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library"
-           : biased                                ? "experts that have biases" : NULL;
+           : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }
 
 /* Whether two groups of experts have the same units, of which the same are trained. */

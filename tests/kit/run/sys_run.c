@@ -53,7 +53,13 @@ const char *sys_write_model(const char *family) {
         " \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 3, \"num_attention_heads\": 4,"
         " \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"num_local_experts\": 8,"
         " \"num_experts_per_tok\": 2, \"tie_word_embeddings\": false}\n";
+    static const char gpt_oss[] = /* 32 experts of which can be a unit */
+        "{\"architectures\": [\"GptOssForCausalLM\"], \"model_type\": \"gpt_oss\", \"vocab_size\": 256,"
+        " \"hidden_size\": 64, \"intermediate_size\": 32, \"num_hidden_layers\": 1, \"num_attention_heads\": 4,"
+        " \"num_key_value_heads\": 2, \"head_dim\": 16, \"max_position_embeddings\": 64, \"sliding_window\": 8,"
+        " \"num_local_experts\": 128, \"num_experts_per_tok\": 4, \"tie_word_embeddings\": false}\n";
     const char *const text = strcmp(family, "gpt2") == 0       ? gpt2
+                             : strcmp(family, "gpt_oss") == 0  ? gpt_oss
                              : strcmp(family, "mixtral") == 0  ? mixtral
                              : strcmp(family, "deepseek") == 0 ? deepseek
                              : strcmp(family, "untied") == 0   ? untied : llama;

@@ -34,7 +34,12 @@ static const struct kind {
                   "\"moe_intermediate_size\":32,\"intermediate_size\":48,\"first_k_dense_replace\":1,\"n_group\":2,"
                   "\"topk_group\":1,\"kv_lora_rank\":16,\"q_lora_rank\":null,\"qk_rope_head_dim\":8,"
                   "\"qk_nope_head_dim\":8,"
-                  "\"v_head_dim\":16}", 2, 8, 0, 0.01, false}};
+                  "\"v_head_dim\":16}", 2, 8, 0, 0.01, false},
+    {"biases.json", "{\"model_type\":\"gpt_oss\",\"vocab_size\":96,\"hidden_size\":64,\"num_hidden_layers\":2,"
+                    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16,\"sliding_window\":8,"
+                    "\"max_position_embeddings\":64,\"initializer_range\":0.3,\"tie_word_embeddings\":false,"
+                    "\"num_local_experts\":128,\"num_experts_per_tok\":4,\"intermediate_size\":32}",
+     32, 4, 0, 0, false}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 /* Ranks of a coordinate of the pipeline: those that divide experts; how many of these groups divide the experts' units;
