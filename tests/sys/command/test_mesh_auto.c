@@ -184,30 +184,37 @@ static void check_given(const struct sweep *sweep) {
     json_decref(json);
 }
 
+/* What is chosen for a model and a machine. */
+static const struct {
+    const char *config, *words, *chosen;
+} cases[] = {
+    {config_text, "--profile docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB --host-mem 400GiB "
+     "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8", "dp=1,pp=4,"},
+    {config_text, "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB --host-mem 1000GiB "
+     "--max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16 --sum-groups 1 "
+     "--pipeline-schedule vertical", "dp=1,pp=4,"}, /* one group leaves no second data rank */
+    {small_text, "--profile docs/profiles/h100-x8-4-drives.json --max-seq-length 2048 --batch-size 1 "
+     "--gradient-accumulation-steps 16", "dp=4,pp=1, data"},
+    {mixture_text, "--profile docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB --host-mem 100GiB "
+     "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8 --experts-per-unit all",
+     "dp=1,pp=4, vertical"},
+    {config_text, "--ranks 2 --profile docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB --host-mem 400GiB "
+     "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8", "dp=1,pp=2, vertical"},
+};
+
 int main(void) {
-    const char *const config_path = files_write_text("8b.json", config_text);
-    check(config_path, "--profile docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB --host-mem 400GiB "
-          "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8", "dp=1,pp=4,");
-    check(config_path, "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB --host-mem 1000GiB "
-          "--max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16", "dp=4,pp=1,");
     static const char *const ways[] = {" full_shard ", " shard_grad_op ", " zero2 ", " shared ", " hybrid_shard ",
                                        " hybrid_shard_zero2 ", " no_shard "};
+    check(files_write_text("model.json", config_text), "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB "
+          "--host-mem 1000GiB --max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16", "dp=4,pp=1,");
     check_division("full_shard,", ways, 7);
-    check(config_path, "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB --host-mem 1000GiB "
-          "--max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16 --sum-groups 1 "
-          "--pipeline-schedule vertical", "dp=1,pp=4,"); /* one group leaves no second data rank */
-    check(files_write_text("small.json", small_text), "--profile docs/profiles/h100-x8-4-drives.json "
-          "--max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 16", "dp=4,pp=1, data");
-    check(files_write_text("mixture.json", mixture_text), "--profile docs/profiles/rtx4090-x4-4-drives.json "
-          "--device-mem 22GiB --host-mem 100GiB --max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8 "
-          "--experts-per-unit all", "dp=1,pp=4, vertical");
-    if (test_all()) {
-        check(config_path, "--ranks 2 --profile docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB "
-              "--host-mem 400GiB --max-seq-length 2048 --batch-size 1 --gradient-accumulation-steps 8",
-              "dp=1,pp=2, vertical");
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        if (test_takes(i, 5)) {
+            check(files_write_text("model.json", cases[i].config), cases[i].words, cases[i].chosen);
+        }
     }
     for (unsigned i = 0; i < sizeof sweeps / sizeof *sweeps; i++) {
-        if (!sweeps[i].whole || test_all()) {
+        if (test_all() || (!sweeps[i].whole && test_takes(i, 3))) {
             check_sweep(&sweeps[i], 7 + i);
         }
     }

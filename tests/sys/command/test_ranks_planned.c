@@ -309,7 +309,8 @@ static void test_auto(void) {
         snprintf(more, sizeof more,
                  "--host-mem 400GiB --profile %s --max-seq-length 4096 --ranks auto --format json %s%s",
                  files_write_text("machine.json", text), cases[i].words,
-                 strstr(cases[i].words, "--global") != NULL ? "" : " --global-batch-size 32");
+                 strstr(cases[i].words, "--global") != NULL ? "" :
+                 test_all() ? " --global-batch-size 32" : " --global-batch-size 8");
         json_t *const json = plan("", more);
         const json_t *const several = json_object_get(json, "ranks");
         const uint32_t ranks = several == NULL ? 1 : (uint32_t)number(several, "count");
@@ -337,7 +338,7 @@ int main(void) {
     whole_path = files_write_text("8b.json", CONFIG(32));
     config_path = part_path = files_write_text("2b.json", CONFIG(8));
     test_auto();
-    config_path = whole_path;
+    config_path = test_all() ? whole_path : part_path;
     test_choice();
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
         config_path = tests[i].whole ? whole_path : part_path;

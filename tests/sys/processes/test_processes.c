@@ -77,7 +77,7 @@ static void run_family(const struct family *family, int first) {
     struct result expected = run_one(family, cosine_words);
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         for (int k = 0; k < SHARDING_COUNT; k++) {
-            const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 16);
+            const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 32);
             if (is_turn || all) { /* late lanes take long: one run of them is enough */
                 const int place_count = all || (i == 1 && first == 2) ? PLACE_COUNT : PLACE_COUNT - 1;
                 const int place_idx = (i + first + (k == HYBRID)) % place_count; /* on drives too */

@@ -89,7 +89,7 @@ static void test_places(void) {
             CHECK(files_same(first, test_path("memory/checkpoint-6/model.safetensors")));
         }
         for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
-            if (!test_takes(i * 6 + k, 2)) {
+            if (!test_takes(i * 6 + k, 4)) {
                 continue;
             }
             snprintf(words, sizeof words, "--ema-decay 0.75 %s %s", formats[i], places[k].words);

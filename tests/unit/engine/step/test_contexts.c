@@ -9,9 +9,9 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { QUICK = 24 };
+enum { QUICK = 48 };
 #else
-enum { QUICK = 16 };
+enum { QUICK = 32 };
 #endif
 enum { STEPS = 2, MIXTURE_KV_HEADS = 4, RING_QUICK = 20 };
 
