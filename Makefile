@@ -174,7 +174,8 @@ $(B)/tests/golden/test_renumbered: LDFLAGS += -Wl,--wrap=ox_placement_choose -Wl
 $(B)/tests/golden/test_ranks_bytes: LDFLAGS += -Wl,--wrap=ox_comm_local_open
 $(B)/tests/unit/kernels/test_gemm_narrow: LDFLAGS += -Wl,--wrap=ox_onednn_open
 # Programs whose processes are threads (tests/kit/comm/process_threads.h).
-PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes $(B)/tests/fault/test_process_faults
+PROCESSES_P := $(B)/tests/unit/engine/checkpoint/test_checkpoint_processes $(B)/tests/fault/test_process_faults \
+               $(B)/tests/unit/engine/step/test_cuda_processes
 $(PROCESSES_P): LDFLAGS += -Wl,--wrap=ox_comm_mpi_world -Wl,--wrap=ox_comm_mpi_open -Wl,--wrap=ox_comm_split
 
 # ---- the CUDA plugin -------------------------------------------------------------------------------

@@ -367,8 +367,9 @@ void ox_to_rows_backward(const struct ox_node_call *call);
 void ox_exchange_heads_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_attend_group_forward(const struct ox_node_call *call);
 void ox_attend_group_backward(const struct ox_node_call *call);
-/* How many sums of gradients of such keys and values a rank has at a time, to add those of its groups in a tree. */
-uint32_t ox_all_rows_slots(const struct ox_shape *shape);
+/* Bytes of the sums of gradients of such keys and values, which take so many, that a rank has at a time, to add those
+ * of its groups in a tree; they are float32 in every type. */
+uint64_t ox_all_rows_grad_bytes(const struct ox_shape *shape, uint64_t bytes);
 
 /* The sinks of attention, where the unit has them (node_mixture.c), are added for `seq` rows of every sequence, one
  * sequence behind the other from `row` on. */

@@ -392,10 +392,10 @@ static uint32_t giving_ranks(const struct ox_shape *shape) {
     return shape->groups.contexts > 1 && ox_shape_head_ranks(shape) == 1 ? shape->groups.contexts : 1;
 }
 
-uint32_t ox_all_rows_slots(const struct ox_shape *shape) {
+uint64_t ox_all_rows_grad_bytes(const struct ox_shape *shape, uint64_t bytes) {
     const uint32_t count = ox_shape_head_ranks(shape) > 1 ? ox_shape_groups(shape) : ox_shape_own_groups(shape);
     const struct ox_sums order = order_of(count);
-    return ox_sums_slots(&order, 0, count);
+    return bytes / ox_real_bytes(shape->compute.real) * sizeof(float) * ox_sums_slots(&order, 0, count);
 }
 
 /* Where a rank of several gets what each has summed for its groups. */
@@ -420,11 +420,14 @@ void ox_all_rows_forward(const struct ox_node_call *call) {
     }
 }
 
-/* Adds what all ranks have summed for a group of rows, in a tree, into the first. */
-static void join_pieces(const struct ox_node_call *call, float *pieces) {
+/* Adds what all ranks have summed for a group of rows, in a tree, into the first. Returns the sum in the type of
+ * activations, which may lie where the second was. */
+static const void *join_pieces(const struct ox_node_call *call, float *pieces, uint32_t width) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t contexts = giving_ranks(shape);
-    const uint64_t elems = group_elems(shape), apart = elems * ox_shape_own_groups(shape);
+    const uint64_t elems = group_elems(shape);
+    const uint64_t apart = contexts > 1 ? elems * ox_shape_own_groups(shape)
+                                        : all_elems(shape) * ox_shape_own_features(shape); /* the next slot */
     const struct ox_sums order = order_of(contexts);
     uint32_t stack[OX_LIST_VALUES_MAX], depth = 0;
     for (uint32_t i = 0; i < contexts; i++) {
@@ -435,7 +438,13 @@ static void join_pieces(const struct ox_node_call *call, float *pieces) {
                    .count = elems);
         }
     }
-    OX_ASSERT(depth == 1 && shape->compute.real == OX_REAL_F32);
+    OX_ASSERT(depth == 1);
+    if (shape->compute.real == OX_REAL_F32) {
+        return pieces;
+    }
+    OX_RUN(&call->job->run, settle, .out = pieces + apart, .in = pieces, .rows = rows_at_once(shape), .cols = width,
+           .real = shape->compute.real);
+    return pieces + apart;
 }
 
 /* Puts the sums beside the gradient of the group's queries. */
@@ -447,8 +456,8 @@ void ox_all_rows_backward(const struct ox_node_call *call) {
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         float *const pieces =
             all + (g - call->list->group_first) * all_elems(shape) + call->job->group * group_elems(shape);
-        join_pieces(call, pieces);
-        OX_RUN(&call->job->run, splice, .in = pieces, .rows = rows_at_once(shape), .in_width = width,
+        const void *const sum = join_pieces(call, pieces, width);
+        OX_RUN(&call->job->run, splice, .in = sum, .rows = rows_at_once(shape), .in_width = width,
                .out = features_at(call, call->din, in, g), .residual = features_at(call, call->dresidual, in, g),
                .out_width = in, .part_count = 1, .parts = {{0, 0, in - width, 0, width, 1}},
                .real = shape->compute.real);
@@ -571,7 +580,8 @@ static struct half half_of(const struct ox_node_call *call, uint32_t group, uint
     half.kv_first = (features - call->list->group_first) * all_elems(shape);
     half.documents = documents == NULL ? NULL : documents + half.row;
     half.part = (struct ox_attention_part){
-        .kv = call->pair_weights + half.kv_first,
+        .kv = (const unsigned char *)(const void *)call->pair_weights +
+              half.kv_first * ox_real_bytes(shape->compute.real),
         .chunk = nth == 0 ? number : chunks - 1 - number, .chunks = chunks};
     return half;
 }

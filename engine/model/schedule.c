@@ -146,8 +146,9 @@ static void add_weights(struct ox_schedule *schedule, const struct ox_node *node
         step->adds_weights = grads[node->weights] != OX_NO_VALUE;
         if (!step->adds_weights) {
             const struct ox_value *const weights = &schedule->list.values[node->weights];
-            const uint32_t slots = weights->shared ? ox_all_rows_slots(schedule->list.shape) : 1;
-            grads[node->weights] = add_value(schedule, weights->bytes * slots);
+            const uint64_t bytes = weights->shared ? ox_all_rows_grad_bytes(schedule->list.shape, weights->bytes)
+                                                   : weights->bytes;
+            grads[node->weights] = add_value(schedule, bytes);
             schedule->list.values[grads[node->weights]].shared = schedule->list.values[node->weights].shared;
         }
         step->dweights = grads[node->weights];

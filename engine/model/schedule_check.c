@@ -285,9 +285,9 @@ static void check_weights(struct checker *c, const struct ox_schedule_step *step
     demand(c, step->adds_weights == (before != OX_NO_VALUE), "a gradient of weights begins twice", step->dweights);
     demand(c, before == OX_NO_VALUE || before == step->dweights, "a gradient of weights is lost", step->dweights);
     const bool shared = c->list->values[weights].shared; /* then it has several, to add those of groups in a tree */
-    const uint64_t slots = shared ? ox_all_rows_slots(c->list->shape) : 1;
-    demand(c, is_value(c, step->dweights) &&
-                  c->list->values[step->dweights].bytes == c->list->values[weights].bytes * slots &&
+    const uint64_t own = c->list->values[weights].bytes;
+    const uint64_t bytes = shared ? ox_all_rows_grad_bytes(c->list->shape, own) : own;
+    demand(c, is_value(c, step->dweights) && c->list->values[step->dweights].bytes == bytes &&
                   c->list->values[step->dweights].shared == shared,
            "a gradient has not the size of its value", step->dweights);
     c->grads[weights] = step->dweights;

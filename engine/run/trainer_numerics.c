@@ -223,8 +223,8 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
 static const char *not_in_groups(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model_config *const model = &engine->model->config;
-    return engine->device == OX_DEVICE_CUDA          ? "--device cuda"
-           : engine->objective.pairs                 ? "--dpo"
+    return engine->device == OX_DEVICE_CUDA                          ? "--device cuda"
+           : engine->objective.pairs                                 ? "--dpo"
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
            : trainer->config.parts.use_dora                          ? "--use-dora"
@@ -365,11 +365,6 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
 
 /* ---- ranks that divide groups of features ---- */
 
-/* What does not exist with such ranks, in words of options; NULL: all of the run does. */
-static const char *not_over_tensors(const struct ox_trainer *trainer) {
-    return trainer->engine_config.device == OX_DEVICE_CUDA ? "--device cuda" : NULL;
-}
-
 /* What no group has several ranks update alike, and one of them writes it to their store, to which none may return. */
 static enum ox_status hold_updates(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
@@ -389,11 +384,6 @@ enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer) {
     const uint32_t groups = ox_model_groups(&trainer->engine_config.model->config);
     if (tensors == 1) {
         return OX_OK;
-    }
-    const char *const other = not_over_tensors(trainer);
-    if (other != NULL) {
-        return ox_fail(OX_E_CONFIG, "--tensor-parallel-size %u: does not exist with %s yet; leave one of them out",
-                       tensors, other);
     }
     if (groups % tensors != 0) {
         return ox_fail(OX_E_CONFIG, "--tensor-groups %u: --tensor-parallel-size %u needs %s for each rank; for a new "

@@ -299,10 +299,9 @@ static enum ox_sharding sharding_of(enum ox_sharding_choice choice) {
 }
 
 /* What one of the options of a pipeline needs beside the number of ranks. */
-static enum ox_status check_pipe(const struct ox_trainer *trainer, uint32_t ranks) {
+static enum ox_status check_pipe(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    const uint32_t processes = ox_team_count(trainer->team);
     if (engine->pipe <= 1) {
         return words->pipeline_schedule == OX_PIPELINE_CHOICE_AUTO || strcmp(words->mesh, "auto") == 0
                    ? OX_OK : ox_fail(OX_E_CONFIG, "--pipeline-schedule: there is no pipeline; add "
@@ -317,9 +316,7 @@ static enum ox_status check_pipe(const struct ox_trainer *trainer, uint32_t rank
         return ox_fail(OX_E_CONFIG, "--sharding shared: devices take the slices of all ranks, and those of a pipeline "
                        "have other layers; choose another sharding, or leave out the pipeline");
     }
-    return processes == 1 || engine->device == OX_DEVICE_CPU
-               ? OX_OK : ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: GPUs of several processes cannot pass "
-                                 "activations on yet; start one process with --ranks %u", engine->pipe, ranks);
+    return OX_OK;
 }
 
 static enum ox_pipe_schedule schedule_of(const struct ox_config *config) {
@@ -393,7 +390,7 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     engine->cuda_count = here ? devices / ox_trainer_machines(trainer) : 0;
     OX_THEN(status, check_count(trainer, *out, devices));
     const uint32_t of_data = *out / apart(engine);
-    OX_THEN(status, check_pipe(trainer, *out));
+    OX_THEN(status, check_pipe(trainer));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : ox_trainer_check_tensors(trainer));
     OX_THEN(status, ox_trainer_set_experts(trainer, of_data));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
@@ -592,7 +589,7 @@ struct mesh_start {
 static enum ox_status check_mesh(struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t of_data = engine->ranks / apart(engine), of_batch = of_data / engine->contexts;
-    OX_TRY(check_pipe(trainer, engine->ranks));
+    OX_TRY(check_pipe(trainer));
     OX_TRY(ox_trainer_check_tensors(trainer));
     OX_TRY(ox_trainer_check_muon_groups(trainer));
     OX_TRY(ox_trainer_set_experts(trainer, of_data));

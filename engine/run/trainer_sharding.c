@@ -205,8 +205,7 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
 static const char *not_over_experts(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    return engine->device == OX_DEVICE_CUDA        ? "--device cuda"
-           : strcmp(words->count, "auto") == 0     ? "--ranks auto"
+    return strcmp(words->count, "auto") == 0       ? "--ranks auto"
            : engine->tensors > 1                   ? "--tensor-parallel-size"
            : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }

@@ -136,6 +136,7 @@ static enum ox_status open_parts(struct ox_rank *rank) {
     OX_THEN(status, ox_routing_open(rank));
     OX_THEN(status, ox_pool_open(1, &rank->reduce_pool));
     OX_THEN(status, open_lanes(rank));
+    OX_THEN(status, ox_link_open_routes(rank));
     return status == OX_OK ? make_constants(rank) : status;
 }
 

@@ -238,6 +238,13 @@ struct ox_comm_nccl_config {
 OX_MUST enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
                                          struct ox_comm **out);
 
+/* Puts NCCL over the endpoint of a group that is `duplex`, which it takes over unless it fails: transfers go through
+ * the library, from memory of the device or of the host that is registered with the device (ox_device_host_pin), to
+ * either. Each pair of ranks opens a communicator with its first transfer in either direction, and again after a
+ * failure. Only this rank's state changes here. */
+OX_MUST enum ox_status ox_comm_nccl_pairs_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
+                                               struct ox_comm **out);
+
 /* ---- decorators, for tests: each takes an endpoint over, unless it fails, and closes it -------------------------- */
 
 /* Sleeps at random before and after every call, by seed, rank and turn. */

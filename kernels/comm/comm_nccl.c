@@ -28,22 +28,22 @@ static struct endpoint *endpoint_of(struct ox_comm *comm) {
     return (struct endpoint *)comm;
 }
 
-static void drop(struct endpoint *self) {
-    if (self->rank != NULL) {
-        self->library->close(self->rank);
-        self->rank = NULL;
+static void drop(const struct endpoint *self, struct ox_nccl **rank) {
+    if (*rank != NULL) {
+        self->library->close(*rank);
+        *rank = NULL;
     }
 }
 
-/* Polls what has begun, ever more rarely. A failure, of this rank or of another, ends the library's work here. */
-static enum ox_status finish(struct endpoint *self, const struct ox_comm_post *post) {
+/* Polls what has begun on a communicator, ever more rarely. A failure, of this rank or of another, ends the library's
+ * work there. `others`: whom it works with. */
+static enum ox_status finish(struct endpoint *self, struct ox_nccl **rank, const struct ox_comm_post *post,
+                             uint64_t others) {
     struct ox_comm_patience patience;
     ox_comm_patience_begin(&patience, &self->limits);
-    const uint64_t others =
-        ox_comm_ranks_of(&self->base) & ~(UINT64_C(1) << ox_comm_member(&self->base, self->base.rank));
     enum ox_status status = OX_OK;
     for (bool done = false; status == OX_OK;) {
-        status = self->library->poll(self->rank, &done);
+        status = self->library->poll(*rank, &done);
         if (done) {
             break;
         }
@@ -55,10 +55,14 @@ static enum ox_status finish(struct endpoint *self, const struct ox_comm_post *p
     if (status != OX_OK) {
         struct ox_first_failure first = {0};
         ox_first_failure_note(&first, status);
-        drop(self);
+        drop(self, rank);
         status = ox_first_failure_result(&first);
     }
     return status;
+}
+
+static uint64_t others_of(const struct endpoint *self) {
+    return ox_comm_ranks_of(&self->base) & ~(UINT64_C(1) << ox_comm_member(&self->base, self->base.rank));
 }
 
 static enum ox_status work(struct endpoint *self, const struct ox_comm_post *post, const struct ox_nccl_work *work) {
@@ -67,7 +71,7 @@ static enum ox_status work(struct endpoint *self, const struct ox_comm_post *pos
     }
     enum ox_status status = self->rank != NULL ? OX_OK : ox_fail(OX_E_COMM, "NCCL: not open after a failure");
     OX_THEN(status, self->library->begin(self->rank, work));
-    OX_THEN(status, finish(self, post));
+    OX_THEN(status, finish(self, &self->rank, post, others_of(self)));
     return status;
 }
 
@@ -215,7 +219,7 @@ static enum ox_status open_rank(struct endpoint *self) {
     enum ox_status status = inner->rank == 0 ? self->library->id(id) : OX_OK;
     OX_THEN(status, ox_comm_meet(inner, &meet));
     OX_THEN(status, self->library->open(self->device, ids, inner->rank, inner->count, &self->rank));
-    OX_THEN(status, finish(self, &post));
+    OX_THEN(status, finish(self, &self->rank, &post, others_of(self)));
     OX_THEN(status, ox_comm_meet(inner, &open));
     if (status != OX_OK && ox_comm_cause(inner) == OX_OK) {
         ox_comm_abort(inner, status, ox_error_text());
@@ -227,14 +231,14 @@ static enum ox_status open_rank(struct endpoint *self) {
 /* What a failure has left of the library's state on any rank is not used again. */
 static enum ox_status nccl_revive(struct ox_comm *comm) {
     struct endpoint *const self = endpoint_of(comm);
-    drop(self);
+    drop(self, &self->rank);
     enum ox_status status = ox_comm_revive(comm->inner);
     OX_THEN(status, open_rank(self));
     return status;
 }
 
 static void nccl_close(struct ox_comm *comm) {
-    drop(endpoint_of(comm));
+    drop(endpoint_of(comm), &endpoint_of(comm)->rank);
     ox_comm_close(&comm->inner);
     free(comm);
 }
@@ -268,11 +272,127 @@ enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_n
     if (status != OX_OK) {
         struct ox_first_failure first = {0};
         ox_first_failure_note(&first, status);
-        drop(self);
+        drop(self, &self->rank);
         pthread_mutex_destroy(&self->base.lock);
         free(self);
         return ox_first_failure_result(&first);
     }
     *out = &self->base;
+    return OX_OK;
+}
+
+/* ---- transfers --------------------------------------------------------------------------------------- */
+
+/* Between two ranks a communicator for each direction, so that what one sends never waits for what it receives; it is
+ * opened by the first transfer. The library takes memory of the device, and of the host where it is registered with
+ * the device. */
+struct pairs {
+    struct endpoint endpoint;
+    struct ox_nccl *ranks[2][OX_COMM_RANKS_MAX]; /* of sends, of receipts; by peer */
+};
+
+static struct pairs *pairs_of(struct ox_comm *comm) {
+    return (struct pairs *)comm;
+}
+
+static enum ox_status open_pair(struct endpoint *self, struct ox_nccl **rank, const struct ox_comm_post *post,
+                                uint32_t peer) {
+    struct ox_comm *const inner = self->base.inner;
+    const bool sends = post->call == OX_COMM_SEND;
+    unsigned char id[OX_NCCL_ID_BYTES] = {0};
+    enum ox_status status = sends ? self->library->id(id) : OX_OK;
+    OX_THEN(status, sends ? ox_comm_send(inner, &(struct ox_comm_send){
+                                .peer = peer, .source = id, .bytes = sizeof id, .on_host = true, .what = "NCCL"})
+                          : ox_comm_recv(inner, &(struct ox_comm_recv){
+                                .peer = peer, .target = id, .bytes = sizeof id, .on_host = true, .what = "NCCL"}));
+    OX_THEN(status, self->library->open(self->device, id, sends ? 0 : 1, 2, rank));
+    OX_THEN(status, finish(self, rank, post, UINT64_C(1) << post->peer));
+    return status;
+}
+
+/* Where one side is does not matter to the other, so all transfers go this way. */
+static enum ox_status pair_transfer(struct ox_comm *comm, const struct ox_comm_post *post, uint32_t peer,
+                                    const struct ox_nccl_part *part) {
+    struct endpoint *const self = endpoint_of(comm);
+    struct ox_nccl **const rank = &pairs_of(comm)->ranks[ox_comm_side(post)][peer];
+    const struct ox_nccl_work job = {.parts = part, .part_count = part->bytes > 0};
+    enum ox_status status = *rank != NULL ? OX_OK : open_pair(self, rank, post, peer);
+    OX_THEN(status, ox_comm_endpoint_match(comm->inner, post));
+    if (status == OX_OK && job.part_count > 0) {
+        status = self->library->begin(*rank, &job);
+        OX_THEN(status, finish(self, rank, post, UINT64_C(1) << post->peer));
+    }
+    return status;
+}
+
+static enum ox_status pairs_send(struct ox_comm *comm, const struct ox_comm_send *call) {
+    struct ox_comm_post post;
+    ox_comm_post_send(comm, call, &post);
+    return pair_transfer(comm, &post, call->peer, &(struct ox_nccl_part){
+        .kind = OX_NCCL_SENDS, .peer = 1, .source = call->source, .bytes = call->bytes});
+}
+
+static enum ox_status pairs_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
+    struct ox_comm_post post;
+    ox_comm_post_recv(comm, call, &post);
+    return pair_transfer(comm, &post, call->peer, &(struct ox_nccl_part){
+        .kind = OX_NCCL_RECEIVES, .peer = 0, .target = call->target, .bytes = call->bytes});
+}
+
+static void drop_pairs(struct ox_comm *comm) {
+    for (uint32_t i = 0; i < 2 * comm->count; i++) {
+        drop(endpoint_of(comm), &pairs_of(comm)->ranks[i % 2][i / 2]);
+    }
+}
+
+static enum ox_status pairs_revive(struct ox_comm *comm) {
+    drop_pairs(comm);
+    return ox_comm_revive(comm->inner);
+}
+
+static void pairs_close(struct ox_comm *comm) {
+    drop_pairs(comm);
+    ox_comm_close(&comm->inner);
+    free(comm);
+}
+
+static enum ox_status no_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
+    return ox_comm_gather(comm->inner, call);
+}
+
+static enum ox_status no_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call) {
+    return ox_comm_exchange(comm->inner, call);
+}
+
+static enum ox_status no_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
+    return ox_comm_reduce_scatter(comm->inner, call);
+}
+
+static const struct ox_comm_ops pairs_ops = {
+    .name = "nccl",
+    .gather = no_gather, /* a group for transfers has none of these three */
+    .exchange = no_exchange,
+    .reduce_scatter = no_reduce_scatter,
+    .send = pairs_send,
+    .recv = pairs_recv,
+    .meet = nccl_meet,
+    .abort = nccl_abort,
+    .cause = nccl_cause,
+    .revive = pairs_revive,
+    .close = pairs_close,
+};
+
+enum ox_status ox_comm_nccl_pairs_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
+                                       struct ox_comm **out) {
+    struct pairs *const self = calloc(1, sizeof *self);
+    *out = NULL;
+    if (self == NULL) {
+        return ox_fail(OX_E_NOMEM, "NCCL: no memory for the state of a rank");
+    }
+    ox_comm_init_over(&self->endpoint.base, &pairs_ops, control);
+    self->endpoint.device = config->device;
+    self->endpoint.library = config->library;
+    self->endpoint.limits = config->limits;
+    *out = &self->endpoint.base;
     return OX_OK;
 }

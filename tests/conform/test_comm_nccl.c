@@ -53,6 +53,14 @@ static void open_over(struct comm_rank *rank, struct ox_comm **group) {
     *group = over;
 }
 
+static void open_pairs(struct comm_rank *rank, struct ox_comm **group) {
+    struct ox_comm_nccl_config config = {.device = rank->world->devices[rank->rank], .limits = {.fail_ms = 30000}};
+    struct ox_comm *over = NULL;
+    REQUIRE_OK(ox_cuda_nccl(config.device, &config.library));
+    REQUIRE_OK(ox_comm_nccl_pairs_open(*group, &config, &over));
+    *group = over;
+}
+
 static void run(uint32_t count) {
     struct comm_world world;
     memset(&world, 0, sizeof world);
@@ -60,6 +68,7 @@ static void run(uint32_t count) {
     world.count = world.local = count;
     world.open = open_nccl;
     world.over = open_over;
+    world.over_transfers = open_pairs;
     world.adds = true;
     for (uint32_t r = 0; r < count; r++) {
         const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};

@@ -76,6 +76,7 @@ void ox_link_close(struct ox_rank *rank) {
     }
     ox_comm_close(&rank->pipe);
     ox_comm_close(&rank->comm);
+    ox_link_close_routes(rank);
 }
 
 /* Puts a layer over the rank's endpoints, that with all ranks first; not over that of transfers. */
@@ -105,8 +106,23 @@ static enum ox_status open_nccl(struct ox_rank *rank, struct ox_comm **comm) {
     return status;
 }
 
+/* Transfers of a pipeline: between processes, where devices cannot copy to each other. */
+static enum ox_status open_pairs(struct ox_rank *rank) {
+    struct ox_comm_nccl_config config = {.device = rank->device, .limits = ox_link_limits(&rank->config)};
+    struct ox_comm *over = NULL;
+    if (rank->pipe == NULL || rank->config.team == NULL) {
+        return OX_OK;
+    }
+    enum ox_status status = ox_cuda_nccl(rank->device, &config.library);
+    OX_THEN(status, ox_comm_nccl_pairs_open(rank->pipe, &config, &over));
+    rank->pipe = over != NULL ? over : rank->pipe;
+    return status;
+}
+
 enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
-    return put_over(rank, open_nccl);
+    enum ox_status status = put_over(rank, open_nccl);
+    OX_THEN(status, open_pairs(rank));
+    return status;
 }
 
 static enum ox_status delay(struct ox_rank *rank, struct ox_comm **comm) {
@@ -533,18 +549,18 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
 /* One half of what two ranks give each other in a round: rows of one of them, in all planes that travel. */
 struct half {
     const struct ox_plan_rounds *rounds;
+    const struct ox_link_routes *routes;
     uint32_t of, to; /* the member whose rows they are, and the one that has their experts */
     bool back;
 };
 
 /* The first row, and how many there are, by the routes of the member whose rows they are. */
-static void half_rows(const struct half *half, const unsigned char *room, uint64_t *first, uint64_t *count) {
-    const struct ox_plan_rounds *const rounds = half->rounds;
+static void half_rows(const struct half *half, uint64_t *first, uint64_t *count) {
     const int32_t *const offsets =
-        (const int32_t *)(const void *)(room + rounds->routes + half->of * rounds->routes_bytes + rounds->offsets);
-    const uint32_t expert = rounds->first + half->to * rounds->each;
+        (const int32_t *)(const void *)(half->routes->at + half->of * half->routes->apart);
+    const uint32_t expert = half->to * half->rounds->each;
     *first = (uint64_t)offsets[expert];
-    *count = (uint64_t)(offsets[expert + rounds->each] - offsets[expert]);
+    *count = (uint64_t)(offsets[expert + half->rounds->each] - offsets[expert]);
 }
 
 /* Sends a half or receives it, plane by plane. Nothing travels where a rank has no row for the other's experts, which
@@ -558,7 +574,7 @@ static enum ox_status move_half(struct ox_rank *rank, struct ox_comm *comm, cons
     const uint32_t begin = half->back ? rounds->returned - 1 : 0, past = half->back ? begin + 1 : rounds->planes;
     enum ox_status status = OX_OK;
     uint64_t first, count;
-    half_rows(half, room, &first, &count);
+    half_rows(half, &first, &count);
     OX_ASSERT(count <= rounds->row_max && (first + count) * rounds->row_bytes <= rounds->plane_bytes);
     for (uint32_t i = begin; i < past && count > 0 && status == OX_OK; i++) {
         unsigned char *const at = room + (own ? rounds->own : rounds->other)[i] + first * rounds->row_bytes;
@@ -576,11 +592,13 @@ static enum ox_status move_half(struct ox_rank *rank, struct ox_comm *comm, cons
 }
 
 /* Both halves of an exchange between two ranks, of which the first sends first, so that neither waits for ever. */
-static enum ox_status swap(struct ox_rank *rank, struct ox_comm *comm, const struct ox_plan_rounds *rounds,
-                           uint32_t peer, bool back, unsigned char *room, const char *what) {
+static enum ox_status swap(struct ox_rank *rank, struct ox_comm *comm, const struct half *of, uint32_t peer,
+                           unsigned char *room, const char *what) {
     const uint32_t own = comm->rank;
-    const struct half halves[] = {{.rounds = rounds, .of = own, .to = peer, .back = back},
-                                  {.rounds = rounds, .of = peer, .to = own, .back = back}};
+    const bool back = of->back;
+    struct half halves[] = {*of, *of};
+    halves[0].of = halves[1].to = own;
+    halves[0].to = halves[1].of = peer;
     const uint32_t sent_first = own < peer ? back : !back; /* of the two halves that which this rank does first */
     const enum ox_status status = move_half(rank, comm, &halves[sent_first], room, what);
     return status == OX_OK ? move_half(rank, comm, &halves[1 - sent_first], room, what) : status;
@@ -593,15 +611,18 @@ static enum ox_status pass_round(struct ox_rank *rank, const struct ox_task *tas
         &rank->plan->input.model.stages[task->stage_idx], (enum ox_plan_pass_kind)task->pass);
     struct ox_comm *const comm = rank->along[cut->axis];
     enum ox_status status = OX_OK;
-    OX_ASSERT(ox_engine_on_cpu(&rank->config)); /* routes are read here */
+    struct ox_link_routes routes;
+    struct half half = {.rounds = &pass->rounds, .routes = &routes, .back = true};
     /* What the plan states is a bound: what is less is left out, as the routes of this micro-batch have it. */
     rank->step.left_tokens[OX_LINK_PEER_IN] += cut->bytes;
     rank->step.left_tokens[OX_LINK_PEER_OUT] += cut->bytes;
-    if (cut->round > 1 && pass->rounds.returned > 0) {
-        status = swap(rank, comm, &pass->rounds, comm->rank ^ (cut->round - 1u), true, room, what);
+    status = ox_link_read_routes(rank, &pass->rounds, comm->count, room, &routes);
+    if (status == OX_OK && cut->round > 1 && pass->rounds.returned > 0) {
+        status = swap(rank, comm, &half, comm->rank ^ (cut->round - 1u), room, what);
     }
+    half.back = false;
     if (status == OX_OK && cut->round < comm->count) {
-        status = swap(rank, comm, &pass->rounds, comm->rank ^ cut->round, false, room, what);
+        status = swap(rank, comm, &half, comm->rank ^ cut->round, room, what);
     }
     return status;
 }

@@ -32,6 +32,17 @@ void ox_link_abort(struct ox_rank *rank, enum ox_status status);
 /* Sums a gradient over copies as products of thin matrices; a task of lane LINK, on the CPU. */
 OX_MUST enum ox_status ox_link_sum_low_rank(struct ox_rank *rank, const struct ox_plan *plan,
                                             const struct ox_task *task);
+/* What the rank needs for rounds of experts on a GPU: host memory and a lane. Only this rank's. */
+OX_MUST enum ox_status ox_link_open_routes(struct ox_rank *rank);
+void ox_link_close_routes(struct ox_rank *rank);
+/* Where rows begin, as int32_t by expert from the stage's first on, of each member `apart` bytes behind the one
+ * before; for the thread of lane LINK, until it reads others. */
+struct ox_link_routes {
+    const unsigned char *at;
+    uint64_t apart;
+};
+OX_MUST enum ox_status ox_link_read_routes(struct ox_rank *rank, const struct ox_plan_rounds *rounds, uint32_t members,
+                                           const unsigned char *room, struct ox_link_routes *out);
 /* Runs a task of lane LINK. */
 OX_MUST enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
 

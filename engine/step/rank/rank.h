@@ -159,6 +159,9 @@ struct ox_rank {
     struct ox_comm *along[OX_AXIS_COUNT]; /* its endpoint with its group on an axis: `comm` where that has all ranks;
                                              NULL where it has this one alone */
     struct ox_comm *pipe; /* its endpoint for transfers with other coordinates of the pipeline; NULL: there are none */
+    struct ox_lane *routes_lane; /* with host memory: of rounds of experts on a GPU (engine/step/link/routes.c) */
+    unsigned char *routes;
+    uint64_t routes_bytes;
     double *reports;      /* of a pipeline's stages, on their way between ranks; NULL: none */
     double *totals;       /* of the units' square sums, on their way between these: what it has and what it gets */
     struct ox_pool *optim_pool, *reduce_pool;

@@ -190,8 +190,11 @@ static void run_ring(struct comm_rank *rank, bool wrong) {
     for (uint32_t r = 0; r < rank->count; r++) {
         members[r] = r;
     }
-    REQUIRE_OK(ox_comm_split(rank->comm, &(struct ox_comm_group_of){
+    REQUIRE_OK(ox_comm_split(rank->world->over == NULL ? rank->comm : rank->comm->inner, &(struct ox_comm_group_of){
         .split = 2, .count = rank->count, .members = members, .duplex = true}, &comm));
+    if (rank->world->over_transfers != NULL) {
+        rank->world->over_transfers(rank, &comm);
+    }
     struct ring sends = {.rank = rank, .comm = comm, .wrong = wrong && rank->rank == 0}, receives = sends;
     CHECK(pthread_create(&thread, NULL, ring_send, &sends) == 0);
     ring_receive(&receives);
@@ -209,7 +212,7 @@ static void differ_in_ring(struct comm_rank *rank) {
 }
 
 void comm_cases_groups(struct comm_world *world) {
-    for (int wrong = 0; wrong < 2 && world->over == NULL && world->count > 1; wrong++) {
+    for (int wrong = 0; wrong < 2 && world->count > 1; wrong++) {
         comm_world_open(world, 0, 30000);
         comm_each(world, wrong ? differ_in_ring : in_ring, NULL, NULL);
         comm_world_close(world);

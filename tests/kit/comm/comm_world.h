@@ -19,6 +19,7 @@ struct comm_world {
     /* Puts what comms[] have over their inner endpoint over that of a group; NULL: nothing. Then one thread makes all
      * calls of a rank. */
     void (*over)(struct comm_rank *rank, struct ox_comm **group);
+    void (*over_transfers)(struct comm_rank *rank, struct ox_comm **group); /* that of a group for transfers */
     const void *context; /* for `open` */
     /* Waits until all processes of the world have come, not by what is tested; NULL: this process has all ranks. */
     void (*together)(void);
