@@ -300,7 +300,7 @@ struct ox_attention_shape {
 };
 /* Queries that are a part of their sequences, whose keys and values are those of other rows too. A sequence is cut into
  * `chunks` chunks of shape.seq rows, and chunk t lies behind chunk `chunks` - 1 - t, for t from `chunks` / 2 on: so two
- * chunks in a row have as many keys to see as any other two. Only for CPUs. */
+ * chunks in a row have as many keys to see as any other two. Tensor cores of a GPU take chunks of 128, 256 ... rows. */
 struct ox_attention_part {
     const void *kv;  /* k | v in each row: (chunks, batch, shape.seq) rows, those of a sequence in this order of chunks;
                         NULL: queries are whole sequences, and qkv has what they see */
@@ -309,7 +309,7 @@ struct ox_attention_part {
     uint32_t chunk, chunks; /* which chunk the queries are, of how many, an even number */
     /* 1 + the number of the one chunk of keys that they see here: kv and dkv are (batch, shape.seq) rows of it. What
      * queries see is then done chunk by chunk, the first of which has a key for each of them; the sums of a softmax go
-     * on where they were (Liu et al., arXiv 2310.01889). 0: all chunks. */
+     * on where they were (Liu et al., arXiv 2310.01889). 0: all chunks; GPUs do no other. */
     uint32_t key_chunk;
     bool resumes; /* out and lse are those of the chunks before; backward: dq is added to */
 };

@@ -223,8 +223,7 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
 static const char *not_in_groups(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model_config *const model = &engine->model->config;
-    return engine->device == OX_DEVICE_CUDA                          ? "--device cuda"
-           : engine->objective.pairs                                 ? "--dpo"
+    return engine->objective.pairs                                   ? "--dpo"
            : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
            : model->lora.dropout != 0.0              ? "--lora-dropout"
            : trainer->config.parts.use_dora                          ? "--use-dora"

@@ -25,8 +25,8 @@ template <typename T> static __global__ void attention_forward_kernel(forward_ar
     for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= shape.place + last; tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
-        load_tile(keys, args.k, sequence, kv_head, where);
-        load_tile(values, args.v, sequence, kv_head, where);
+        load_tile(keys, args.k, args.chunks, sequence, kv_head, where);
+        load_tile(values, args.v, args.chunks, sequence, kv_head, where);
         __syncthreads();
         const uint32_t key = tile + lane;
         const bool sees = is_there && key >= first && key <= place;
@@ -85,15 +85,15 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
     spread(own_q, row, dim);
     take_row(row, row_at(args.dout, sequence, head, dim, safe), dim, is_there);
     spread(own_dout, row, dim);
-    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= last; tile += ATT_TILE) {
+    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= shape.place + last; tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
-        load_tile(keys, args.k, sequence, kv_head, where);
-        load_tile(values, args.v, sequence, kv_head, where);
+        load_tile(keys, args.k, args.chunks, sequence, kv_head, where);
+        load_tile(values, args.v, args.chunks, sequence, kv_head, where);
         __syncthreads();
         const uint32_t key = tile + lane;
         float slope = 0.0f;
-        if (is_there && key >= first && key <= query) {
+        if (is_there && key >= first && key <= shape.place + query) {
             const float score = capped(shape, shape.scale * dot(own_q, keys + lane * tile_stride(dim), dim));
             const float weight = expf(score - facts.lse) * cap_slope(shape, score);
             slope = shape.scale * weight * (dot(own_dout, values + lane * tile_stride(dim), dim) - facts.dout_out);
@@ -120,7 +120,7 @@ static __device__ void add_queries(const backward_args<T> &args, const key_row &
     const float *const queries = shared, *const douts = queries + ATT_TILE * tile_stride(dim);
     const float *const facts = douts + ATT_TILE * tile_stride(dim); /* lse, then dout . out, of the tile's queries */
     float weight = 0.0f, slope = 0.0f;
-    if (own.is_there && query < shape.queries && query >= own.place &&
+    if (own.is_there && query < shape.queries && shape.place + query >= own.place &&
         own.place >= first_key(shape, blockIdx.z, query)) {
         const float score = capped(shape, shape.scale * dot(own.key, queries + lane * tile_stride(dim), dim));
         weight = expf(score - facts[lane]);
@@ -139,22 +139,26 @@ template <typename T> static __global__ void attention_dkv_kernel(backward_args<
     float *const facts = douts + ATT_TILE * tile_stride(dim);
     float *const own_k = facts + 2 * ATT_TILE + warp * 2 * dim, *const own_v = own_k + dim;
     const uint32_t begin = blockIdx.x * ATT_WARPS, key = begin + warp;
-    const bool is_there = key < shape.keys;
+    const bool is_there = key < shape.keys, of_part = args.dk_sums.at != nullptr;
+    if (of_part && args.adds && begin >= shape.place + shape.queries) {
+        return; /* no query sees these keys */
+    }
     float row[ATT_PER_LANE], dk[ATT_PER_LANE] = {}, dv[ATT_PER_LANE] = {};
-    take_row(row, row_at(args.k, sequence, kv_head, dim, is_there ? key : begin), dim, is_there);
+    take_row(row, key_row_at(args.k, args.chunks, sequence, kv_head, dim, is_there ? key : begin), dim, is_there);
     spread(own_k, row, dim);
-    take_row(row, row_at(args.v, sequence, kv_head, dim, is_there ? key : begin), dim, is_there);
+    take_row(row, key_row_at(args.v, args.chunks, sequence, kv_head, dim, is_there ? key : begin), dim, is_there);
     spread(own_v, row, dim);
     const key_row own = {own_k, own_v, key, is_there};
-    const uint32_t seen_past = shape.window == 0 || begin + ATT_WARPS + shape.window > shape.queries
-                                   ? shape.queries
-                                   : begin + ATT_WARPS + shape.window;
+    const uint32_t sees = begin + ATT_WARPS + shape.window; /* the place behind the last query that sees one of them */
+    const uint32_t seen_past = shape.window == 0 || sees > shape.place + shape.queries ? shape.queries
+                                                                                      : first_query(shape.place, sees);
     for (uint32_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        for (uint32_t tile = begin / ATT_TILE * ATT_TILE; tile < seen_past; tile += ATT_TILE) {
+        for (uint32_t tile = first_query(shape.place, begin) / ATT_TILE * ATT_TILE; tile < seen_past;
+             tile += ATT_TILE) {
             const uint32_t where[3] = {tile, shape.queries, dim};
             __syncthreads();
-            load_tile(queries, args.q, sequence, head, where);
-            load_tile(douts, args.dout, sequence, head, where);
+            load_tile(queries, args.q, key_chunks{}, sequence, head, where);
+            load_tile(douts, args.dout, key_chunks{}, sequence, head, where);
             for (uint32_t i = warp; i < ATT_TILE; i += ATT_WARPS) {
                 const uint32_t query = tile + i < shape.queries ? tile + i : shape.queries - 1;
                 const row_facts found = facts_of(args, sequence, head, query);
@@ -167,7 +171,10 @@ template <typename T> static __global__ void attention_dkv_kernel(backward_args<
             add_queries(args, own, tile, queries, dk, dv);
         }
     }
-    if (is_there) {
+    if (is_there && of_part) {
+        give_sums(key_row_at(args.dk_sums, args.chunks, sequence, kv_head, dim, key), dk, dim, args.adds);
+        give_sums(key_row_at(args.dv_sums, args.chunks, sequence, kv_head, dim, key), dv, dim, args.adds);
+    } else if (is_there) {
         give_row(row_at(args.dk, sequence, kv_head, dim, key), dk, dim);
         give_row(row_at(args.dv, sequence, kv_head, dim, key), dv, dim);
     }
@@ -193,6 +200,23 @@ template <typename T> static head_rows<T> outputs_of(T *out, const ox_attention_
     return head_rows<T>{out, (uint64_t)shape.seq * stride, stride};
 }
 
+/* Keys or values, which = 0 or 1, of whole sequences, of which the queries are a part. */
+template <typename T> static head_rows<T> seen_by_part(T *kv, const ox_attention_shape &shape, unsigned which) {
+    const uint32_t width = shape.kv_heads * shape.head_dim, stride = 2 * width;
+    return head_rows<T>{kv + which * width, (uint64_t)shape.seq * stride, stride};
+}
+
+static key_chunks chunks_of(const ox_attention_shape &shape, const ox_attention_part &part) {
+    const uint64_t row = 2 * (uint64_t)shape.kv_heads * shape.head_dim;
+    return key_chunks{part.chunks, shape.seq, (uint64_t)shape.batch * shape.seq * row};
+}
+
+static att_shape shape_of_part(att_shape shape, const ox_attention_part &part) {
+    shape.keys = part.chunks * shape.queries;
+    shape.place = part.chunk * shape.queries;
+    return shape;
+}
+
 static unsigned blocks_for(uint32_t rows) {
     return (rows + ATT_WARPS - 1) / ATT_WARPS;
 }
@@ -200,8 +224,15 @@ static unsigned blocks_for(uint32_t rows) {
 template <typename T> static forward_args<T> args_of(const ox_op_attention_forward *op) {
     const ox_attention_shape &shape = op->shape;
     const T *const qkv = (const T *)op->qkv;
-    return forward_args<T>{shape_of(shape, op->positions), part_of(qkv, shape, 0), part_of(qkv, shape, 1),
-                           part_of(qkv, shape, 2), outputs_of((T *)op->out, shape), op->lse};
+    forward_args<T> args = {shape_of(shape, op->positions), part_of(qkv, shape, 0), part_of(qkv, shape, 1),
+                            part_of(qkv, shape, 2), outputs_of((T *)op->out, shape), op->lse, {}};
+    if (op->part.kv != nullptr) {
+        args.shape = shape_of_part(args.shape, op->part);
+        args.chunks = chunks_of(shape, op->part);
+        args.k = seen_by_part((const T *)op->part.kv, shape, 0);
+        args.v = seen_by_part((const T *)op->part.kv, shape, 1);
+    }
+    return args;
 }
 
 template <typename T> static backward_args<T> args_of(const ox_op_attention_backward *op) {
@@ -220,6 +251,15 @@ template <typename T> static backward_args<T> args_of(const ox_op_attention_back
     args.dv = part_of(dqkv, shape, 2);
     args.lse = op->lse;
     args.facts = (row_facts *)op->scratch;
+    if (op->part.kv != nullptr) {
+        args.shape = shape_of_part(args.shape, op->part);
+        args.chunks = chunks_of(shape, op->part);
+        args.k = seen_by_part((const T *)op->part.kv, shape, 0);
+        args.v = seen_by_part((const T *)op->part.kv, shape, 1);
+        args.dk_sums = seen_by_part(op->part.dkv, shape, 0);
+        args.dv_sums = seen_by_part(op->part.dkv, shape, 1);
+        args.adds = op->part.adds;
+    }
     return args;
 }
 
@@ -241,15 +281,36 @@ template <typename T> static ox_status backward(const ox_cuda_queue *queue, cons
     return status == OX_OK ? ox_launch_large(attention_dkv_kernel<T>, queue, by_key, args) : status;
 }
 
-/* Of 16 bits: on the tensor cores where they take the heads. */
+/* The keys and values of a part's own rows get no gradient there, but among those of all rows. */
+template <typename T> static __global__ void clear_own_kernel(T *dkv, uint32_t stride, uint32_t width) {
+    for (uint32_t i = threadIdx.x; i < width; i += blockDim.x) {
+        ox_narrow(0.0f, &dkv[blockIdx.x * (uint64_t)stride + i]);
+    }
+}
+
+template <typename T>
+static void clear_own(const ox_cuda_queue *queue, const ox_op_attention_backward *op, const backward_args<T> &args) {
+    if (op->part.kv != nullptr) {
+        ox_launch(clear_own_kernel<T>, queue,
+                  ox_launch_shape{dim3(op->shape.batch * op->shape.seq), dim3(OX_BLOCK_THREADS), 0}, args.dk.at,
+                  args.dk.stride, 2 * op->shape.kv_heads * op->shape.head_dim);
+    }
+}
+
+/* Of 16 bits: on the tensor cores where they take the heads and the part. */
+static bool mma_takes(const ox_attention_shape &shape, const ox_attention_part &part) {
+    return ox_attention_mma_takes(shape.head_dim) && (part.kv == nullptr || shape.seq % MMA_OWN == 0);
+}
+
 template <typename T> static ox_status forward_narrow(const ox_cuda_queue *queue, const ox_op_attention_forward *op) {
-    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_forward(queue, args_of<T>(op))
-                                                      : forward(queue, args_of<T>(op));
+    return mma_takes(op->shape, op->part) ? ox_attention_mma_forward(queue, args_of<T>(op))
+                                          : forward(queue, args_of<T>(op));
 }
 
 template <typename T> static ox_status backward_narrow(const ox_cuda_queue *queue, const ox_op_attention_backward *op) {
-    return ox_attention_mma_takes(op->shape.head_dim) ? ox_attention_mma_backward(queue, args_of<T>(op))
-                                                      : backward(queue, args_of<T>(op));
+    const backward_args<T> args = args_of<T>(op);
+    clear_own(queue, op, args);
+    return mma_takes(op->shape, op->part) ? ox_attention_mma_backward(queue, args) : backward(queue, args);
 }
 
 extern "C" ox_status ox_cuda_attention_forward_own(const ox_cuda_queue *queue, const void *given) {
@@ -263,6 +324,7 @@ extern "C" ox_status ox_cuda_attention_forward_own(const ox_cuda_queue *queue, c
 extern "C" ox_status ox_cuda_attention_backward_own(const ox_cuda_queue *queue, const void *given) {
     const ox_op_attention_backward *const op = (const ox_op_attention_backward *)given;
     if (op->real == OX_REAL_F32) {
+        clear_own(queue, op, args_of<float>(op));
         return backward(queue, args_of<float>(op));
     }
     return op->real == OX_REAL_BF16 ? backward_narrow<ox_bf16>(queue, op) : backward_narrow<ox_f16>(queue, op);
@@ -298,7 +360,7 @@ template <typename T> static ox_status cached(const ox_cuda_queue *queue, const 
     return forward(queue, forward_args<T>{shape, head_rows<const T>{qkv, 0, q_width + 2 * kv_width},
                                           head_rows<const T>{keys, 0, kv_width},
                                           head_rows<const T>{values, 0, kv_width},
-                                          head_rows<T>{(T *)op->out, 0, q_width}, op->lse});
+                                          head_rows<T>{(T *)op->out, 0, q_width}, op->lse, {}});
 }
 
 extern "C" ox_status ox_cuda_attention_cached(const ox_cuda_queue *queue, const void *given) {

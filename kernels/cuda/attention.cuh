@@ -20,6 +20,29 @@ static __device__ __forceinline__ T *row_at(const head_rows<T> &rows, uint32_t s
     return rows.at + sequence * rows.sequence_stride + (uint64_t)row * rows.stride + (uint64_t)head * head_dim;
 }
 
+/* Keys and values of a sequence may lie in chunks, of which chunk t lies behind chunk `count` - 1 - t, for t from half
+ * of them on; sequence_stride is then between the sequences' parts of a chunk. */
+struct key_chunks {
+    uint32_t count, rows; /* 0: keys lie one after the other; rows of a sequence in a chunk */
+    uint64_t stride;      /* elements between chunks */
+};
+
+/* How many chunks lie before a chunk. */
+static __device__ __forceinline__ uint32_t chunk_place(uint32_t chunk, uint32_t count) {
+    const uint32_t back = count - 1 - chunk;
+    return chunk < back ? 2 * chunk : 2 * back + 1;
+}
+
+template <typename T>
+static __device__ __forceinline__ T *key_row_at(const head_rows<T> &rows, const key_chunks &chunks, uint32_t sequence,
+                                                uint32_t head, uint32_t head_dim, uint32_t row) {
+    if (chunks.count == 0) {
+        return row_at(rows, sequence, head, head_dim, row);
+    }
+    return row_at(rows, sequence, head, head_dim, row % chunks.rows) +
+           chunk_place(row / chunks.rows, chunks.count) * chunks.stride;
+}
+
 struct att_shape {
     uint32_t sequences;
     uint32_t queries, keys; /* per sequence */
@@ -48,6 +71,7 @@ template <typename T> struct forward_args {
     head_rows<const T> q, k, v;
     head_rows<T> out;
     float *lse; /* (sequences, heads, queries) or NULL */
+    key_chunks chunks;
 };
 
 template <typename T> struct backward_args {
@@ -56,6 +80,9 @@ template <typename T> struct backward_args {
     head_rows<T> dq, dk, dv;
     const float *lse;
     row_facts *facts; /* scratch; for the tensor-core kernels only */
+    key_chunks chunks;
+    head_rows<float> dk_sums, dv_sums; /* of a part of the queries, in the place of dk and dv */
+    bool adds;                         /* to these */
 };
 
 /* The first key that a query sees; the last is the one at its own position. */
@@ -104,6 +131,23 @@ static __device__ __forceinline__ void give_row(T *row, const float in[ATT_PER_L
     }
 }
 
+/* As above, added to what is there where `adds`. */
+static __device__ __forceinline__ void give_sums(float *row, const float in[ATT_PER_LANE], uint32_t head_dim,
+                                                 bool adds) {
+#pragma unroll
+    for (uint32_t i = 0; i < ATT_PER_LANE; i++) {
+        const uint32_t col = threadIdx.x % OX_WARP + i * OX_WARP;
+        if (col < head_dim) {
+            row[col] = adds ? row[col] + in[i] : in[i];
+        }
+    }
+}
+
+/* The first of `queries` queries at or behind the place of a key, where the first is at `place`. */
+static __device__ __forceinline__ uint32_t first_query(uint32_t place, uint32_t key) {
+    return key > place ? key - place : 0;
+}
+
 /* Rows of a tile are one float further apart than they are long, so that the lanes of a warp, each at its own row, use
  * different banks. */
 static __device__ __forceinline__ uint32_t tile_stride(uint32_t head_dim) {
@@ -113,15 +157,16 @@ static __device__ __forceinline__ uint32_t tile_stride(uint32_t head_dim) {
 /* Copies rows [begin, begin + ATT_TILE) of a head to shared memory, with the whole block, N elements at a time; zeros
  * past `count`. */
 template <typename T, int N>
-static __device__ __forceinline__ void load_tile_by(float *tile, const head_rows<const T> &rows, uint32_t sequence,
-                                                    uint32_t head, const uint32_t begin_count_dim[3]) {
+static __device__ __forceinline__ void load_tile_by(float *tile, const head_rows<const T> &rows,
+                                                    const key_chunks &chunks, uint32_t sequence, uint32_t head,
+                                                    const uint32_t begin_count_dim[3]) {
     const uint32_t begin = begin_count_dim[0], count = begin_count_dim[1], head_dim = begin_count_dim[2];
     const uint32_t packs = head_dim / N;
     for (uint32_t i = threadIdx.x; i < ATT_TILE * packs; i += blockDim.x) {
         const uint32_t row = i / packs, col = i % packs * N;
         float values[N] = {};
         if (begin + row < count) {
-            ox_load<T, N>(values, row_at(rows, sequence, head, head_dim, begin + row) + col);
+            ox_load<T, N>(values, key_row_at(rows, chunks, sequence, head, head_dim, begin + row) + col);
         }
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -131,15 +176,15 @@ static __device__ __forceinline__ void load_tile_by(float *tile, const head_rows
 }
 
 template <typename T>
-static __device__ void load_tile(float *tile, const head_rows<const T> &rows, uint32_t sequence, uint32_t head,
-                                 const uint32_t begin_count_dim[3]) {
+static __device__ void load_tile(float *tile, const head_rows<const T> &rows, const key_chunks &chunks,
+                                 uint32_t sequence, uint32_t head, const uint32_t begin_count_dim[3]) {
     enum { N = ox_wide<T>::COUNT };
     const bool is_wide = (uintptr_t)rows.at % 16 == 0 && rows.sequence_stride % N == 0 && rows.stride % N == 0 &&
                          begin_count_dim[2] % N == 0;
     if (is_wide) {
-        load_tile_by<T, N>(tile, rows, sequence, head, begin_count_dim);
+        load_tile_by<T, N>(tile, rows, chunks, sequence, head, begin_count_dim);
     } else {
-        load_tile_by<T, 1>(tile, rows, sequence, head, begin_count_dim);
+        load_tile_by<T, 1>(tile, rows, chunks, sequence, head, begin_count_dim);
     }
 }
 

@@ -53,14 +53,16 @@ static __device__ __forceinline__ void take_scores(float scores[MT][NT][4], cons
     }
 }
 
+template <int KIND>
 static __device__ __forceinline__ void cap_scores(float scores[MT][NT][4], const att_shape &shape) {
 #pragma unroll
     for (int i = 0; i < MT * NT * 4; i++) {
-        cap_unscaled(shape, &scores[i / (NT * 4)][i / 4 % NT][i % 4]);
+        cap_unscaled<KIND>(shape, &scores[i / (NT * 4)][i / 4 % NT][i % 4]);
     }
 }
 
 /* Sets scores of keys that a query does not see to -infinity. */
+template <int KIND>
 static __device__ __forceinline__ void hide(float scores[MT][NT][4], const att_shape &shape, uint32_t query,
                                             uint32_t key) {
     const uint32_t lane = threadIdx.x % OX_WARP;
@@ -72,7 +74,7 @@ static __device__ __forceinline__ void hide(float scores[MT][NT][4], const att_s
         for (int n = 0; n < NT * 2; n++) {
             const uint32_t at = key + n / 2 * 8 + lane % 4 * 2 + n % 2;
             float *const score = &scores[i / 2][n / 2][i % 2 * 2 + n % 2];
-            *score = at >= first && at <= place ? *score : -INFINITY;
+            *score = at >= first && at <= (KIND == MMA_PART ? shape.place + place : place) ? *score : -INFINITY;
         }
     }
 }
@@ -167,15 +169,15 @@ template <int DIM> static __device__ __forceinline__ void begin_running(running<
     }
 }
 
-template <typename T, int DIM, bool CAPS>
+template <typename T, int DIM, int KIND>
 static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kernel(const forward_args<T> args) {
     using layout = forward_layout<DIM>;
     const att_shape &shape = args.shape;
     const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* queries with the most keys come first */
-    const uint32_t past = begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries;
+    const uint32_t past = place_of<KIND>(shape, begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries);
     const uint32_t own = threadIdx.x / OX_WARP * WARP_ROWS, count_dim[2] = {shape.queries, shape.head_dim};
     uint32_t kv_head = blockIdx.x / (shape.heads / shape.kv_heads);
-    const mma_bounds bounds = key_bounds(shape, begin + own, WARP_ROWS);
+    const mma_bounds bounds = key_bounds<KIND>(shape, begin + own, WARP_ROWS);
     const float scale_log2 = shape.scale * MMA_LOG2_E;
     unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
     const ox_shared shared = ox_shared_of(bytes);
@@ -184,15 +186,16 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
     begin_running(state);
     uint32_t tile = first_key(shape, blockIdx.z, begin) / MMA_STREAM * MMA_STREAM;
     fetch_rows<DIM, MMA_OWN, THREADS>(shared, rows_of(args.q, blockIdx.z, blockIdx.x, count_dim), begin);
-    fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::KEYS, rows_of(args.k, blockIdx.z, kv_head, count_dim), tile);
+    fetch_rows<DIM, MMA_STREAM, THREADS>(
+        shared + layout::KEYS, keys_of<KIND>(args.k, args.chunks, blockIdx.z, kv_head, count_dim, tile), tile);
     ox_cp_async_commit();
     for (; tile < past; tile += MMA_STREAM) {
         ox_renew(kv_head);
         ox_renew(down.chunk_bytes);
         ox_renew(across.chunk_bytes);
         ox_renew(across.row);
-        const mma_rows keys = rows_of(args.k, blockIdx.z, kv_head, count_dim);
-        const mma_rows values = rows_of(args.v, blockIdx.z, kv_head, count_dim);
+        const mma_rows keys = keys_of<KIND, MMA_STREAM>(args.k, args.chunks, blockIdx.z, kv_head, count_dim, tile);
+        const mma_rows values = keys_of<KIND>(args.v, args.chunks, blockIdx.z, kv_head, count_dim, tile);
         ox_cp_async_wait<0>();
         __syncthreads(); /* the keys have arrived, and no warp adds values of the tile before any more */
         fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::VALUES, values, tile);
@@ -205,11 +208,11 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
             fetch_rows<DIM, MMA_STREAM, THREADS>(shared + layout::KEYS, keys, tile + MMA_STREAM);
             ox_cp_async_commit();
         }
-        if (CAPS) {
-            cap_scores(scores, shape);
+        if (KIND != MMA_PLAIN) {
+            cap_scores<KIND>(scores, shape);
         }
         if (tile < bounds.all_from || tile + MMA_STREAM > bounds.all_past) {
-            hide(scores, shape, begin + own, tile);
+            hide<KIND>(scores, shape, begin + own, tile);
         }
         follow(state, scores, scale_log2);
         add_values<T>(state, scores, mma_reader{down.row + layout::VALUES, down.chunk_bytes}, scale_log2);
@@ -219,16 +222,17 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
                        bytes + own * mma_tile<DIM>::ROW_BYTES, state.out);
 }
 
-/* Models with a cap have kernels of their own, so that the others hold no register for it. */
 template <typename T, int DIM>
 static ox_status launch(const ox_cuda_queue *queue, const ox_launch_shape &shape, const forward_args<T> &args) {
-    return args.shape.cap != 0.0f ? ox_launch_large(attention_mma_forward_kernel<T, DIM, true>, queue, shape, args)
-                                  : ox_launch_large(attention_mma_forward_kernel<T, DIM, false>, queue, shape, args);
+    return args.chunks.count > 0 ? ox_launch_large(attention_mma_forward_kernel<T, DIM, MMA_PART>, queue, shape, args)
+           : args.shape.cap != 0.0f
+               ? ox_launch_large(attention_mma_forward_kernel<T, DIM, MMA_CAPS>, queue, shape, args)
+               : ox_launch_large(attention_mma_forward_kernel<T, DIM, MMA_PLAIN>, queue, shape, args);
 }
 
 template <typename T>
 ox_status ox_attention_mma_forward(const ox_cuda_queue *queue, const forward_args<T> &args) {
-    OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at) % 16 == 0);
+    OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.k.at | (uintptr_t)args.out.at) % 16 == 0);
     const bool is_wide = args.shape.head_dim > 64;
     const ox_launch_shape shape = {
         dim3(args.shape.heads, (args.shape.queries + MMA_OWN - 1) / MMA_OWN, args.shape.sequences), THREADS,

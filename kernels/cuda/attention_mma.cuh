@@ -46,6 +46,33 @@ static __device__ __forceinline__ mma_rows rows_of(const head_rows<const T> &row
                     count_dim[1]};
 }
 
+/* What a kernel is made for, so that those of most models hold no register for the rest: scores that are capped, and
+ * queries that are a part of their sequences (head_rows), capped or not. There a tile of keys is one of one chunk. */
+enum mma_kind { MMA_PLAIN, MMA_CAPS, MMA_PART };
+
+/* Keys or values as rows, of a part those of the chunk that has the row `tile` + AHEAD. */
+template <int KIND, int AHEAD = 0, typename T>
+static __device__ __forceinline__ mma_rows keys_of(const head_rows<const T> &rows, const key_chunks &chunks,
+                                                   uint32_t sequence, uint32_t head, const uint32_t count_dim[2],
+                                                   uint32_t tile) {
+    mma_rows out = rows_of(rows, sequence, head, count_dim);
+    if (KIND == MMA_PART) {
+        const uint32_t chunk = (tile + AHEAD) / chunks.rows;
+        out.at += (int64_t)(chunk_place(chunk, chunks.count) * chunks.stride) -
+                  (int64_t)((uint64_t)chunk * chunks.rows * rows.stride);
+        out.count = chunks.count * chunks.rows;
+    }
+    return out;
+}
+
+/* The place of a query among the keys. */
+template <int KIND> static __device__ __forceinline__ uint32_t place_of(const att_shape &shape, uint32_t query) {
+    if (KIND == MMA_PART) {
+        query += shape.place;
+    }
+    return query;
+}
+
 /* Begins to copy rows [begin, begin + ROWS) to a tile, with the whole block; zeros for rows that do not exist. */
 template <int DIM, int ROWS, int THREADS>
 static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows &rows, uint32_t begin) {
@@ -142,16 +169,21 @@ static __device__ __forceinline__ mma_sight sight_of(const mma_bounds &bounds, u
 }
 
 /* The keys for queries [begin, begin + rows), some of which may not exist. */
+template <int KIND>
 static __device__ __forceinline__ mma_bounds key_bounds(const att_shape &shape, uint32_t begin, uint32_t rows) {
     if (begin >= shape.queries) {
         return mma_bounds{0, 0, 0, 0};
     }
     const uint32_t past = begin + rows < shape.queries ? begin + rows : shape.queries;
-    return mma_bounds{first_key(shape, blockIdx.z, begin), past, first_key(shape, blockIdx.z, past - 1), begin + 1};
+    return mma_bounds{first_key(shape, blockIdx.z, begin), place_of<KIND>(shape, past),
+                      first_key(shape, blockIdx.z, past - 1), place_of<KIND>(shape, begin + 1)};
 }
 
-/* Scores of these kernels are not scaled yet. Caps one, in place; returns the cap's slope there. */
-static __device__ __forceinline__ float cap_unscaled(const att_shape &shape, float *score) {
+/* Scores of these kernels are not scaled yet. Caps one, in place, if they are; returns the cap's slope there. */
+template <int KIND> static __device__ __forceinline__ float cap_unscaled(const att_shape &shape, float *score) {
+    if (KIND == MMA_PLAIN || (KIND == MMA_PART && shape.cap == 0.0f)) {
+        return 1.0f;
+    }
     const float share = tanhf(*score * (shape.scale / shape.cap));
     *score = share * (shape.cap / shape.scale);
     return 1.0f - share * share;

@@ -22,8 +22,14 @@ template <int DIM> struct backward_layout {
     enum {
         MT = 128 / DIM, WARP_ROWS = 16 * MT, THREADS = MMA_OWN / WARP_ROWS * OX_WARP,
         SECOND = mma_tile<DIM>::STREAM_BYTES, FACTS = 2 * SECOND, STAGE = FACTS + MMA_STREAM * sizeof(row_facts),
-        BYTES = 2 * STAGE, VALUES = BYTES, BYTES_BY_KEY = DIM == 128 ? (int)BYTES : BYTES + mma_tile<DIM>::OWN_BYTES
+        BYTES = 2 * STAGE, VALUES = BYTES, BYTES_BY_KEY = BYTES + mma_tile<DIM>::OWN_BYTES
     };
+};
+
+/* Whether the kernel of keys has room for its values in registers. */
+template <int DIM, int KIND> struct key_layout {
+    enum { HELD = DIM == 128 && KIND != MMA_PART,
+           BYTES = HELD ? (int)backward_layout<DIM>::BYTES : (int)backward_layout<DIM>::BYTES_BY_KEY };
 };
 
 /* A warp's rows as left operands: queries and output gradients, or keys and values. The second is held in registers or
@@ -126,6 +132,25 @@ static __device__ __forceinline__ void give_scaled(const mma_target &to, uint32_
     give_rows<T, DIM, 128 / DIM>(to, begin, shared, acc);
 }
 
+/* As above, to the sums of a part's keys, in float32: rows [begin, ...), which all exist, of one chunk. */
+template <int DIM>
+static __device__ __forceinline__ void give_key_sums(float *to, uint32_t stride, uint32_t head_dim, bool adds,
+                                                     const float acc[128 / DIM][DIM / 8][4], float scale) {
+    const uint32_t lane = threadIdx.x % OX_WARP;
+#pragma unroll
+    for (int i = 0; i < 64; i += 2) {
+        const int m = i / (DIM / 2), n = i / 4 % (DIM / 8), at = i % 4;
+        const uint32_t row = 16 * m + 8 * (at / 2) + lane / 4, col = 8 * n + lane % 4 * 2;
+        float2 *const pair = (float2 *)(to + (uint64_t)row * stride + col);
+        if (col < head_dim) {
+            float2 sum = adds ? *pair : make_float2(0.0f, 0.0f);
+            sum.x += acc[m][n][at] * scale;
+            sum.y += acc[m][n][at + 1] * scale;
+            *pair = sum;
+        }
+    }
+}
+
 /* ---- queries ---------------------------------------------------------------------------------------- */
 
 /* Of the two elements T in each. */
@@ -175,7 +200,7 @@ static __device__ __forceinline__ void take_facts(row_facts facts[128 / DIM][2],
 }
 
 /* Turns scores into slopes: weight * (dout . value - dout . out), times the slope of a cap, if there is one. */
-template <int DIM, int NT, bool CAPS>
+template <int DIM, int NT, int KIND>
 static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][4],
                                                     float scores[128 / DIM][NT][4],
                                                     const row_facts facts[128 / DIM][2], const att_shape &shape) {
@@ -183,13 +208,13 @@ static __device__ __forceinline__ void query_slopes(float slopes[128 / DIM][NT][
 #pragma unroll
     for (int i = 0; i < 128 / DIM * NT * 4; i++) {
         const int m = i / (NT * 4), n = i / 4 % NT, at = i % 4;
-        const float turn = CAPS ? cap_unscaled(shape, &scores[m][n][at]) : 1.0f;
+        const float turn = cap_unscaled<KIND>(shape, &scores[m][n][at]);
         const float weight = ox_exp2(__fmaf_rn(scores[m][n][at], scale_log2, -facts[m][at / 2].lse));
         slopes[m][n][at] = weight * (slopes[m][n][at] - facts[m][at / 2].dout_out) * turn;
     }
 }
 
-template <int DIM, int NT>
+template <int DIM, int NT, int KIND>
 static __device__ __forceinline__ void hide_keys(float slopes[128 / DIM][NT][4], const att_shape &shape,
                                                  uint32_t query, uint32_t key) {
     const uint32_t lane = threadIdx.x % OX_WARP;
@@ -201,12 +226,12 @@ static __device__ __forceinline__ void hide_keys(float slopes[128 / DIM][NT][4],
         for (int n = 0; n < NT * 2; n++) {
             const uint32_t at = key + n / 2 * 8 + lane % 4 * 2 + n % 2;
             float *const slope = &slopes[i / 2][n / 2][i % 2 * 2 + n % 2];
-            *slope = at >= first && at <= place ? *slope : 0.0f;
+            *slope = at >= first && at <= (KIND == MMA_PART ? shape.place + place : place) ? *slope : 0.0f;
         }
     }
 }
 
-template <typename T, int DIM, bool CAPS>
+template <typename T, int DIM, int KIND>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
     attention_mma_dq_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
@@ -219,9 +244,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     const uint32_t count_dim[2] = {shape.queries, shape.head_dim};
     const mma_rows ours[2] = {rows_of(args.q, sequence, head, count_dim),
                               rows_of(args.dout, sequence, head, count_dim)};
-    const mma_rows keys = rows_of(args.k, sequence, kv_head, count_dim);
-    const mma_rows values = rows_of(args.v, sequence, kv_head, count_dim);
-    const mma_bounds bounds = key_bounds(shape, first, layout::WARP_ROWS);
+    const mma_bounds bounds = key_bounds<KIND>(shape, first, layout::WARP_ROWS);
     unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
     const ox_shared shared = ox_shared_of(bytes);
     own_rows<DIM, true> own;
@@ -230,8 +253,10 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     take_own(own, shared, ours, begin);
     take_facts<T, DIM>(facts, args, own, shared, begin);
     clear<DIM>(acc);
-    const uint32_t past = begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries;
+    const uint32_t past = place_of<KIND>(shape, begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries);
     uint32_t tile = first_key(shape, sequence, begin) / MMA_STREAM * MMA_STREAM;
+    mma_rows keys = keys_of<KIND>(args.k, args.chunks, sequence, kv_head, count_dim, tile);
+    mma_rows values = keys_of<KIND>(args.v, args.chunks, sequence, kv_head, count_dim, tile);
     fetch_rows<DIM, MMA_STREAM, layout::THREADS>(shared, keys, tile);
     fetch_rows<DIM, MMA_STREAM, layout::THREADS>(shared + layout::SECOND, values, tile);
     ox_cp_async_commit();
@@ -239,6 +264,10 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     for (; tile < past; tile += MMA_STREAM, stage ^= 1) {
         const ox_shared now = shared + stage * layout::STAGE, next = shared + (stage ^ 1) * layout::STAGE;
         if (tile + MMA_STREAM < past) {
+            if (KIND == MMA_PART) { /* which may be of another chunk */
+                keys = keys_of<KIND>(args.k, args.chunks, sequence, kv_head, count_dim, tile + MMA_STREAM);
+                values = keys_of<KIND>(args.v, args.chunks, sequence, kv_head, count_dim, tile + MMA_STREAM);
+            }
             fetch_rows<DIM, MMA_STREAM, layout::THREADS>(next, keys, tile + MMA_STREAM);
             fetch_rows<DIM, MMA_STREAM, layout::THREADS>(next + layout::SECOND, values, tile + MMA_STREAM);
         }
@@ -252,9 +281,9 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float scores[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<T, DIM, NT>(scores, slopes, own, across, row);
-            query_slopes<DIM, NT, CAPS>(slopes, scores, facts, shape);
+            query_slopes<DIM, NT, KIND>(slopes, scores, facts, shape);
             if (sight == MMA_SOME) {
-                hide_keys<DIM, NT>(slopes, shape, first, tile + row);
+                hide_keys<DIM, NT, KIND>(slopes, shape, first, tile + row);
             }
             add_products<T, DIM, NT>(acc, slopes, down, row);
         }
@@ -268,13 +297,19 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
 
 /* ---- keys and values --------------------------------------------------------------------------------- */
 
-/* Where the queries that see a key end; the first is the one at the key's own position. All lanes of a warp call it
- * together. */
-static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uint32_t key) {
+/* Where the queries that see a key end; the first is the one at the key's own position, or, of a part, the first behind
+ * it that sees it. All lanes of a warp call it together. */
+template <int KIND> static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uint32_t key) {
+    const uint32_t place = place_of<KIND>(shape, 0);
     if (shape.positions == nullptr) {
-        return shape.window == 0 || key + shape.window > shape.queries ? shape.queries : key + shape.window;
+        return shape.window == 0 || key + shape.window > place + shape.queries
+                   ? shape.queries : first_query(place, key + shape.window);
     }
-    uint32_t sees = key, past = shape.queries; /* `sees` falls once: `past` and all after it do not see the key */
+    const uint32_t from = first_query(place, key);
+    if (KIND == MMA_PART && (from >= shape.queries || first_key(shape, blockIdx.z, from) > key)) {
+        return from < shape.queries ? from : shape.queries;
+    }
+    uint32_t sees = from, past = shape.queries; /* `sees` falls once: `past` and all after it do not see the key */
     while (past - sees > 1) {
         const uint32_t step = (past - sees + OX_WARP - 1) / OX_WARP;
         const uint32_t probe = sees + (threadIdx.x % OX_WARP + 1) * step;
@@ -290,17 +325,20 @@ static __device__ __forceinline__ uint32_t seen_past(const att_shape &shape, uin
 }
 
 /* The queries for keys [begin, begin + rows), some of which may not exist. */
+template <int KIND>
 static __device__ __forceinline__ mma_bounds query_bounds(const att_shape &shape, uint32_t begin, uint32_t rows) {
+    const uint32_t place = place_of<KIND>(shape, 0);
     if (begin >= shape.keys) {
         return mma_bounds{0, 0, 0, 0};
     }
     const uint32_t last = (begin + rows < shape.keys ? begin + rows : shape.keys) - 1;
-    return mma_bounds{begin, seen_past(shape, last), begin + rows - 1, seen_past(shape, begin)};
+    return mma_bounds{first_query(place, begin), seen_past<KIND>(shape, last),
+                      first_query(place, begin + rows - 1), seen_past<KIND>(shape, begin)};
 }
 
 /* Turns scores into weights and into slopes, as above; here queries are columns, and the facts about them are
  * in shared memory. */
-template <int DIM, int NT, bool CAPS>
+template <int DIM, int NT, int KIND>
 static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4], float scores[128 / DIM][NT][4],
                                                   const row_facts *facts, const att_shape &shape) {
     const float scale_log2 = shape.scale * MMA_LOG2_E;
@@ -310,14 +348,14 @@ static __device__ __forceinline__ void key_slopes(float slopes[128 / DIM][NT][4]
 #pragma unroll
         for (int i = 0; i < 128 / DIM * 4; i++) {
             float *const score = &scores[i / 4][n][i % 4], *const slope = &slopes[i / 4][n][i % 4];
-            const float turn = CAPS ? cap_unscaled(shape, score) : 1.0f;
+            const float turn = cap_unscaled<KIND>(shape, score);
             *score = ox_exp2(__fmaf_rn(*score, scale_log2, i % 2 == 0 ? -both.x : -both.z));
             *slope = *score * (*slope - (i % 2 == 0 ? both.y : both.w)) * turn;
         }
     }
 }
 
-template <int DIM, int NT>
+template <int DIM, int NT, int KIND>
 static __device__ __forceinline__ void hide_queries(float slopes[128 / DIM][NT][4], float weights[128 / DIM][NT][4],
                                                     const att_shape &shape, uint32_t key, uint32_t query) {
     const uint32_t lane = threadIdx.x % OX_WARP;
@@ -328,7 +366,7 @@ static __device__ __forceinline__ void hide_queries(float slopes[128 / DIM][NT][
 #pragma unroll
         for (int i = 0; i < 128 / DIM * 2; i++) {
             const uint32_t at = key + 8 * i + lane / 4;
-            const bool sees = at >= first && at <= place;
+            const bool sees = at >= first && at <= (KIND == MMA_PART ? shape.place + place : place);
             float *const weight = &weights[i / 2][n / 2][i % 2 * 2 + n % 2];
             float *const slope = &slopes[i / 2][n / 2][i % 2 * 2 + n % 2];
             *weight = sees ? *weight : 0.0f;
@@ -343,7 +381,7 @@ struct query_walk {
 };
 
 /* Begins to copy those queries, their output gradients and the facts about them. */
-template <typename T, int DIM>
+template <typename T, int DIM, int KIND>
 static __device__ __forceinline__ void fetch_queries(ox_shared stage, const backward_args<T> &args,
                                                      query_walk at) {
     using layout = backward_layout<DIM>;
@@ -353,12 +391,13 @@ static __device__ __forceinline__ void fetch_queries(ox_shared stage, const back
     fetch_rows<DIM, MMA_STREAM, layout::THREADS>(stage + layout::SECOND,
                                                  rows_of(args.dout, blockIdx.z, at.head, count_dim), at.tile);
     if (threadIdx.x < MMA_STREAM / 2) {
-        const uint64_t row = ((uint64_t)blockIdx.z * shape.heads + at.head) * gridDim.y * MMA_OWN + at.tile;
+        const uint64_t of_head = KIND == MMA_PART ? shape.queries : gridDim.y * MMA_OWN; /* in whole blocks */
+        const uint64_t row = ((uint64_t)blockIdx.z * shape.heads + at.head) * of_head + at.tile;
         ox_cp_async_16(stage + layout::FACTS + threadIdx.x * 16, args.facts + row + threadIdx.x * 2, true);
     }
 }
 
-template <typename T, int DIM, bool CAPS>
+template <typename T, int DIM, int KIND>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
     attention_mma_dkv_kernel(const backward_args<T> args) {
     using layout = backward_layout<DIM>;
@@ -368,28 +407,35 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     uint32_t kv_head = blockIdx.x;
     const uint32_t first = begin + threadIdx.x / OX_WARP * layout::WARP_ROWS;
     const uint32_t count_dim[2] = {shape.keys, shape.head_dim};
-    const mma_rows ours[2] = {rows_of(args.k, sequence, kv_head, count_dim),
-                              rows_of(args.v, sequence, kv_head, count_dim)};
-    const mma_bounds bounds = query_bounds(shape, first, layout::WARP_ROWS);
-    const uint32_t past = query_bounds(shape, begin, MMA_OWN).any_past;
-    const uint32_t group = shape.heads / shape.kv_heads, heads_past = (kv_head + 1) * group;
+    const mma_rows ours[2] = {keys_of<KIND>(args.k, args.chunks, sequence, kv_head, count_dim, begin),
+                              keys_of<KIND>(args.v, args.chunks, sequence, kv_head, count_dim, begin)};
+    const mma_bounds bounds = query_bounds<KIND>(shape, first, layout::WARP_ROWS);
+    const uint32_t past = query_bounds<KIND>(shape, begin, MMA_OWN).any_past;
+    const uint32_t from = first_query(place_of<KIND>(shape, 0), begin) / MMA_STREAM * MMA_STREAM;
+    const bool unseen = KIND == MMA_PART && from >= past;
+    const uint32_t group = shape.heads / shape.kv_heads, heads_past = (kv_head + (unseen ? 0 : 1)) * group;
+    if (unseen && args.adds) {
+        return;
+    }
     unsigned char *const bytes = (unsigned char *)ox_dynamic_shared();
     const ox_shared shared = ox_shared_of(bytes);
-    own_rows<DIM, DIM == 128> own;
+    own_rows<DIM, key_layout<DIM, KIND>::HELD> own;
     float dk[layout::MT][DIM / 8][4], dv[layout::MT][DIM / 8][4];
     take_own(own, shared, ours, begin);
     clear<DIM>(dk);
     clear<DIM>(dv);
     uint32_t stage = 0;
-    query_walk at = {kv_head * group, begin};
-    fetch_queries<T, DIM>(shared, args, at);
+    query_walk at = {kv_head * group, from};
+    if (!unseen) {
+        fetch_queries<T, DIM, KIND>(shared, args, at);
+    }
     ox_cp_async_commit();
     while (at.head < heads_past) {
         const ox_shared now = shared + stage * layout::STAGE;
         const bool is_last = at.tile + MMA_STREAM >= past; /* the last tile of its head */
-        const query_walk next = {at.head + is_last, is_last ? begin : at.tile + MMA_STREAM};
+        const query_walk next = {at.head + is_last, is_last ? from : at.tile + MMA_STREAM};
         if (next.head < heads_past) {
-            fetch_queries<T, DIM>(shared + (stage ^ 1) * layout::STAGE, args, next);
+            fetch_queries<T, DIM, KIND>(shared + (stage ^ 1) * layout::STAGE, args, next);
         }
         ox_cp_async_commit();
         ox_cp_async_wait<1>();
@@ -402,9 +448,9 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         for (uint32_t row = 0; row < MMA_STREAM && sight != MMA_NONE; row += 8 * NT) {
             float weights[layout::MT][NT][4], slopes[layout::MT][NT][4];
             take_products<T, DIM, NT>(weights, slopes, own, across, row);
-            key_slopes<DIM, NT, CAPS>(slopes, weights, facts + row, shape);
+            key_slopes<DIM, NT, KIND>(slopes, weights, facts + row, shape);
             if (sight == MMA_SOME) {
-                hide_queries<DIM, NT>(slopes, weights, shape, first, at.tile + row);
+                hide_queries<DIM, NT, KIND>(slopes, weights, shape, first, at.tile + row);
             }
             add_products<T, DIM, NT>(dv, weights, mma_reader{down.row + layout::SECOND, down.chunk_bytes}, row);
             add_products<T, DIM, NT>(dk, slopes, down, row);
@@ -415,35 +461,43 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     }
     ox_cp_async_wait<0>();
     ox_renew(kv_head);
+    if (KIND == MMA_PART) {
+        float *const dk_at = key_row_at(args.dk_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
+        float *const dv_at = key_row_at(args.dv_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
+        give_key_sums<DIM>(dk_at, args.dk_sums.stride, shape.head_dim, args.adds, dk, shape.scale);
+        give_key_sums<DIM>(dv_at, args.dv_sums.stride, shape.head_dim, args.adds, dv, 1.0f);
+        return;
+    }
     unsigned char *const exit = bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES;
     give_scaled<T, DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
     give_scaled<T, DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
 }
 
-/* Models with a cap have kernels of their own, as in the forward pass. */
-template <typename T, int DIM, bool CAPS>
+template <typename T, int DIM, int KIND>
 static ox_status launch_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     using layout = backward_layout<DIM>;
     const unsigned blocks = (args.shape.queries + MMA_OWN - 1) / MMA_OWN;
+    const unsigned key_blocks = KIND == MMA_PART ? args.shape.keys / MMA_OWN : blocks;
     const ox_launch_shape by_query = {dim3(args.shape.heads, blocks, args.shape.sequences), layout::THREADS,
                                       layout::BYTES};
-    const ox_launch_shape by_key = {dim3(args.shape.kv_heads, blocks, args.shape.sequences), layout::THREADS,
-                                    layout::BYTES_BY_KEY};
-    const ox_status status = ox_launch_large(attention_mma_dq_kernel<T, DIM, CAPS>, queue, by_query, args);
-    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<T, DIM, CAPS>, queue, by_key, args) : status;
+    const ox_launch_shape by_key = {dim3(args.shape.kv_heads, key_blocks, args.shape.sequences), layout::THREADS,
+                                    key_layout<DIM, KIND>::BYTES};
+    const ox_status status = ox_launch_large(attention_mma_dq_kernel<T, DIM, KIND>, queue, by_query, args);
+    return status == OX_OK ? ox_launch_large(attention_mma_dkv_kernel<T, DIM, KIND>, queue, by_key, args) : status;
 }
 
 template <typename T, int DIM>
-static ox_status launch_by_cap(const ox_cuda_queue *queue, const backward_args<T> &args) {
-    return args.shape.cap != 0.0f ? launch_backward<T, DIM, true>(queue, args)
-                                  : launch_backward<T, DIM, false>(queue, args);
+static ox_status launch_kind(const ox_cuda_queue *queue, const backward_args<T> &args) {
+    return args.chunks.count > 0         ? launch_backward<T, DIM, MMA_PART>(queue, args)
+           : args.shape.cap != 0.0f ? launch_backward<T, DIM, MMA_CAPS>(queue, args)
+                                    : launch_backward<T, DIM, MMA_PLAIN>(queue, args);
 }
 
 template <typename T>
 ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<T> &args) {
     OX_ASSERT(((uintptr_t)args.q.at | (uintptr_t)args.out.at | (uintptr_t)args.dout.at | (uintptr_t)args.dq.at |
                (uintptr_t)args.facts) % 16 == 0);
-    return args.shape.head_dim > 64 ? launch_by_cap<T, 128>(queue, args) : launch_by_cap<T, 64>(queue, args);
+    return args.shape.head_dim > 64 ? launch_kind<T, 128>(queue, args) : launch_kind<T, 64>(queue, args);
 }
 
 template ox_status ox_attention_mma_backward(const ox_cuda_queue *queue, const backward_args<ox_bf16> &args);

@@ -19,7 +19,9 @@ fi
 # Kernels that may spill, one per line: parts of the demangled name with commas between, "sm_90" or "*", bytes, reason.
 allowed() {
     cat <<'LIST'
-attention_mma_forward_kernel,128,true> * 160 with a cap of scores: tanhf beside all scores and outputs of a wide head
+attention_mma_forward_kernel,128,1> * 160 with a cap of scores: tanhf beside all scores and outputs of a wide head
+attention_mma_forward_kernel,128,2> sm_80 68 queries that are a part of sequences: where keys lie, beside the same
+attention_mma_dkv_kernel,64,2> sm_120 24 queries that are a part of sequences: where they lie among the keys
 LIST
 }
 

@@ -1,6 +1,6 @@
-/* Ranks on GPUs of the emulated runtime that divide features and experts, and the layers beside them: bits are those
- * of one rank on such a GPU with the same cuts, whether the devices copy, several ranks on one GPU, or NCCL carries
- * everything between GPUs of their own. */
+/* Ranks on GPUs of the emulated runtime that divide rows of sequences, features and experts, and the layers beside
+ * them: the bits are those of one rank on such a GPU with the same cuts, whether the devices copy, several ranks on one
+ * GPU, or NCCL carries everything between GPUs of their own. */
 #include "tests/kit/device/simt_kit.h"
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
@@ -18,12 +18,19 @@ static const struct mesh_case {
     bool more; /* in `make test-all` alone */
     enum ox_context_mode mode;
 } cases[] = {
+    {"gpt2_b1", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_FP32, false, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 4, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_ULYSSES},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 1, 1, 1, 2, 1, 1, OX_COMPUTE_FP32, false, OX_CONTEXT_GATHER},
+    {"llama_tied_gqa", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"llama_tied_gqa", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 1, 1, 1, 4, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 2, 2, 0, 2, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 4, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 2, 1, 0, 2, 1, 1, 2, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 2, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 2, 1, 0, 2, 1, 1, 1, 2, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"eight_gpt2", 1, 4, 0, 1, 4, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 2, 1, 1, 2, 1, 2, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
 };
