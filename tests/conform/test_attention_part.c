@@ -1,6 +1,6 @@
-/* Attention of a part of the queries of sequences, on CPUs: all parts together are attention of whole sequences,
- * forward and backward, also where documents and windows cross from part to part, and where each part sees the keys of
- * one part after the other. */
+/* Attention of a part of the queries of sequences: all parts together are attention of whole sequences, forward and
+ * backward, also where documents and windows cross from part to part, and on CPUs where each part sees the keys of one
+ * part after the other. In 16 bits chunks of 128 rows are those of the tensor cores' kernels. */
 #include "tests/kit/device/ops_kit.h"
 
 #include <string.h>
@@ -20,13 +20,17 @@ static const struct part_case cases[] = {
     {{.batch = 1, .seq = 1040, .heads = 2, .kv_heads = 1, .head_dim = 8}, 2, {600, 1}},
     {{.batch = 1, .seq = 1200, .heads = 1, .kv_heads = 1, .head_dim = 16, .cap = 1.5f}, 4, {0}},
     {{.batch = 2, .seq = 96, .heads = 6, .kv_heads = 2, .head_dim = 20}, 6, {17, 40}},
+    {{.batch = 2, .seq = 512, .heads = 2, .kv_heads = 1, .head_dim = 16}, 2, {100, 3, 250}},
+    {{.batch = 1, .seq = 512, .heads = 1, .kv_heads = 1, .head_dim = 80, .window = 150}, 2, {0}},
+    {{.batch = 1, .seq = 512, .heads = 1, .kv_heads = 1, .head_dim = 48, .cap = 1.5f}, 2, {0}},
 };
 
 /* What one way to compute it reads and makes; rows lie as in whole sequences. */
 struct tensors {
-    float *out, *dqkv;
-    const float *qkv, *dout;
+    void *out, *dqkv;
+    const void *qkv, *dout;
     const int32_t *positions;
+    enum ox_real real;
 };
 
 static size_t width_of(const struct ox_attention_shape *shape) {
@@ -38,9 +42,9 @@ static void run_whole(struct lab *lab, const struct ox_attention_shape *shape, c
     float *const lse = floats((size_t)shape->batch * shape->seq * shape->heads);
     void *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, shape));
     OX_RUN(&run, attention_forward, .out = t->out, .lse = lse, .qkv = t->qkv, .positions = t->positions,
-           .scratch = scratch, .shape = *shape);
+           .scratch = scratch, .shape = *shape, .real = t->real);
     OX_RUN(&run, attention_backward, .dqkv = t->dqkv, .dout = t->dout, .qkv = t->qkv, .out = t->out, .lse = lse,
-           .positions = t->positions, .scratch = scratch, .shape = *shape);
+           .positions = t->positions, .scratch = scratch, .shape = *shape, .real = t->real);
     REQUIRE_OK(run.status);
     lab_finish(lab);
 }
@@ -61,6 +65,13 @@ static void turn(const struct part_case *c, const void *from, void *to, size_t b
     }
 }
 
+/* The memory of all parts, by chunks; gradients of keys and values are float32 in every type. */
+struct chunked {
+    char *qkv, *dqkv, *kv, *out, *dout;
+    float *dkv, *lse;
+    int32_t *positions;
+};
+
 /* The operations of one part, forward and backward. */
 struct part_ops {
     struct ox_op_attention_forward forward;
@@ -77,9 +88,10 @@ static void run_part(struct ox_run *run, struct part_ops *ops, const struct ox_a
     }
 }
 
-/* Chunk by chunk of keys: its own first, whose keys every query sees one of, then the others before it. */
-static void run_chunks(struct ox_run *run, struct part_ops *ops, struct ox_attention_part part, size_t chunk_elems,
-                       bool *has, bool backward) {
+/* Chunk by chunk of keys: its own first, whose keys every query sees one of, then the others before it. `has` says
+ * which chunks of keys have a gradient. */
+static void run_by_chunk(struct ox_run *run, struct part_ops *ops, struct ox_attention_part part, size_t chunk_elems,
+                         bool *has, bool backward) {
     const void *const kv = part.kv;
     float *const dkv = part.dkv;
     for (uint32_t i = 0; i <= part.chunk; i++) {
@@ -95,105 +107,149 @@ static void run_chunks(struct ox_run *run, struct part_ops *ops, struct ox_atten
     }
 }
 
-static void run_parts(struct lab *lab, const struct part_case *c, const struct tensors *t, bool by_chunk) {
-    const size_t rows = (size_t)c->shape.batch * c->shape.seq, width = width_of(&c->shape);
-    const size_t out_width = (size_t)c->shape.heads * c->shape.head_dim, q = out_width, kv = width - q;
+/* Forward of all parts, then backward. */
+static void run_chunked(struct lab *lab, const struct part_case *c, const struct tensors *t, const struct chunked *at,
+                        bool by_chunk) {
+    const size_t width = width_of(&c->shape), q = (size_t)c->shape.heads * c->shape.head_dim;
+    const size_t bytes = ox_real_bytes(t->real);
     struct ox_attention_shape shape = c->shape;
-    shape.seq /= 2 * c->groups;
-    const size_t part_rows = (size_t)shape.batch * shape.seq;
-    float *const qkv = floats(rows * width), *const dqkv = floats(rows * width), *const all = floats(rows * kv);
-    float *const out = floats(rows * out_width), *const dout = floats(rows * out_width);
-    float *const dall = floats(rows * kv), *const lse = floats(rows * shape.heads);
-    int32_t *const positions = guarded(rows * sizeof *positions);
-    void *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &c->shape));
-    turn(c, t->qkv, qkv, width * sizeof *qkv, false);
-    turn(c, t->dout, dout, out_width * sizeof *dout, false);
-    if (t->positions != NULL) {
-        turn(c, t->positions, positions, sizeof *positions, false);
-    }
-    for (size_t row = 0; row < rows; row++) {
-        memcpy(all + row * kv, qkv + row * width + q, kv * sizeof *all);
-    }
     struct ox_run run = {.ops = &lab->ops, .lane = lab->lane};
+    void *const scratch = guarded(ox_ops_attention_scratch_bytes(&lab->compute, &c->shape));
     bool has[CHUNKS_MAX] = {false};
-    for (int backward = 0; backward <= 1; backward++) {
-        for (uint32_t i = 0; i < 2 * c->groups; i++) {
-            const size_t first = i * part_rows;
-            const struct ox_attention_part part = {
-                .kv = all, .dkv = dall, .adds = i > 0, .chunks = 2 * c->groups,
-                .chunk = i % 2 == 0 ? i / 2 : 2 * c->groups - 1 - i / 2};
-            const int32_t *const of = t->positions == NULL ? NULL : positions + first;
-            struct part_ops ops = {
-                .forward = {.out = out + first * out_width, .lse = lse + first * shape.heads,
-                            .qkv = qkv + first * width, .positions = of, .scratch = scratch, .shape = shape},
-                .backward = {.dqkv = dqkv + first * width, .dout = dout + first * out_width,
-                             .qkv = qkv + first * width, .out = out + first * out_width,
-                             .lse = lse + first * shape.heads, .positions = of, .scratch = scratch, .shape = shape}};
-            if (by_chunk) {
-                run_chunks(&run, &ops, part, part_rows * kv, has, backward);
-            } else {
-                run_part(&run, &ops, &part, backward);
-            }
+    shape.seq /= 2 * c->groups;
+    for (uint32_t i = 0; i < 4 * c->groups; i++) {
+        const bool backward = i >= 2 * c->groups;
+        const uint32_t nth = i % (2 * c->groups);
+        const size_t rows = (size_t)shape.batch * shape.seq, first = nth * rows;
+        const struct ox_attention_part part = {
+            .kv = at->kv, .dkv = at->dkv, .adds = nth > 0, .chunks = 2 * c->groups,
+            .chunk = nth % 2 == 0 ? nth / 2 : 2 * c->groups - 1 - nth / 2};
+        const int32_t *const of = t->positions == NULL ? NULL : at->positions + first;
+        char *const qkv = at->qkv + first * width * bytes, *const out = at->out + first * q * bytes;
+        float *const lse = at->lse + first * shape.heads;
+        struct part_ops ops = {
+            .forward = {.out = out, .lse = lse, .qkv = qkv, .positions = of, .scratch = scratch, .shape = shape,
+                        .real = t->real},
+            .backward = {.dqkv = at->dqkv + first * width * bytes, .dout = at->dout + first * q * bytes, .qkv = qkv,
+                         .out = out, .lse = lse, .positions = of, .scratch = scratch, .shape = shape,
+                         .real = t->real}};
+        if (by_chunk) {
+            run_by_chunk(&run, &ops, part, rows * (width - q), has, backward);
+        } else {
+            run_part(&run, &ops, &part, backward);
         }
     }
     REQUIRE_OK(run.status);
     lab_finish(lab);
-    for (size_t row = 0; row < rows; row++) {
-        for (size_t i = 0; i < kv; i++) {
-            CHECK(dqkv[row * width + q + i] == 0.0f);
-            dqkv[row * width + q + i] = dall[row * kv + i];
-        }
-    }
-    turn(c, out, t->out, out_width * sizeof *out, true);
-    turn(c, dqkv, t->dqkv, width * sizeof *dqkv, true);
-    lab_digest(lab, t->out, rows * out_width * sizeof *out);
-    lab_digest(lab, t->dqkv, rows * width * sizeof *dqkv);
 }
 
-static void check_case(struct lab *lab, const struct part_case *given, uint64_t stream) {
-    struct part_case c = *given;
-    const size_t rows = (size_t)c.shape.batch * c.shape.seq, width = width_of(&c.shape);
-    const size_t out_width = (size_t)c.shape.heads * c.shape.head_dim;
-    c.shape.scale = 0.3f;
+/* Gradients of keys and values come back as float32, in the order of whole sequences. */
+static float *run_parts(struct lab *lab, const struct part_case *c, const struct tensors *t, bool by_chunk) {
+    const size_t rows = (size_t)c->shape.batch * c->shape.seq, width = width_of(&c->shape);
+    const size_t q = (size_t)c->shape.heads * c->shape.head_dim, kv = width - q, bytes = ox_real_bytes(t->real);
+    const struct chunked at = {
+        .qkv = reals(t->real, rows * width), .dqkv = reals(t->real, rows * width), .kv = reals(t->real, rows * kv),
+        .out = reals(t->real, rows * q), .dout = reals(t->real, rows * q), .dkv = floats(rows * kv),
+        .lse = floats(rows * c->shape.heads), .positions = guarded(rows * sizeof(int32_t))};
+    float *const dkv = floats(rows * kv);
+    turn(c, t->qkv, at.qkv, width * bytes, false);
+    turn(c, t->dout, at.dout, q * bytes, false);
+    if (t->positions != NULL) {
+        turn(c, t->positions, at.positions, sizeof *at.positions, false);
+    }
+    for (size_t row = 0; row < rows; row++) {
+        memcpy(at.kv + row * kv * bytes, at.qkv + (row * width + q) * bytes, kv * bytes);
+    }
+    run_chunked(lab, c, t, &at, by_chunk);
+    turn(c, at.out, t->out, q * bytes, true);
+    turn(c, at.dqkv, t->dqkv, width * bytes, true);
+    turn(c, at.dkv, dkv, kv * sizeof *dkv, true);
+    lab_digest(lab, t->out, rows * q * bytes);
+    lab_digest(lab, t->dqkv, rows * width * bytes);
+    lab_digest(lab, dkv, rows * kv * sizeof *dkv);
+    return dkv;
+}
+
+/* Documents of these lengths in turn; a sequence's end cuts. */
+static const int32_t *positions_of(const struct part_case *c) {
+    const size_t rows = (size_t)c->shape.batch * c->shape.seq;
     int32_t *const positions = guarded(rows * sizeof *positions);
     uint32_t nth = 0, left = 0;
     for (size_t row = 0; row < rows; row++, left--) {
-        if (row % c.shape.seq == 0 || left == 0) { /* a document begins */
-            left = c.documents[nth] > 0 ? c.documents[nth] : c.shape.seq;
-            nth = nth + 1 < 4 && c.documents[nth + 1] > 0 ? nth + 1 : 0;
+        if (row % c->shape.seq == 0 || left == 0) { /* a document begins */
+            left = c->documents[nth] > 0 ? c->documents[nth] : c->shape.seq;
+            nth = nth + 1 < 4 && c->documents[nth + 1] > 0 ? nth + 1 : 0;
             positions[row] = 0;
         } else {
             positions[row] = positions[row - 1] + 1;
         }
     }
+    return c->documents[0] > 0 ? positions : NULL;
+}
+
+static void check_parts(struct lab *lab, const struct part_case *c, const struct tensors *whole, bool by_chunk) {
+    const size_t rows = (size_t)c->shape.batch * c->shape.seq, width = width_of(&c->shape);
+    const size_t q = (size_t)c->shape.heads * c->shape.head_dim, kv = width - q;
+    const enum ox_real real = whole->real;
+    struct tensors parts = *whole;
+    parts.out = reals(real, rows * q);
+    parts.dqkv = reals(real, rows * width);
+    const float *const dkv = run_parts(lab, c, &parts, by_chunk);
+    float *const dqkv = floats_of(real, parts.dqkv, rows * width);
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t i = 0; i < kv; i++) {
+            CHECK(dqkv[row * width + q + i] == 0.0f);
+            dqkv[row * width + q + i] = dkv[row * kv + i];
+        }
+    }
+    const float *const out = floats_of(real, parts.out, rows * q);
+    check_real_error(real, by_chunk ? "out by chunks" : "out",
+                     error_of(out, widened(floats_of(real, whole->out, rows * q), rows * q), rows * q), 2e-6, 1e-2);
+    check_real_error(real, by_chunk ? "dqkv by chunks" : "dqkv",
+                     error_of(dqkv, widened(floats_of(real, whole->dqkv, rows * width), rows * width), rows * width),
+                     4e-6, 1.2e-2);
+}
+
+static void check_case(struct lab *lab, const struct part_case *given, enum ox_real real, bool on_cpu,
+                       uint64_t stream) {
+    struct part_case c = *given;
+    const size_t rows = (size_t)c.shape.batch * c.shape.seq, width = width_of(&c.shape);
+    const size_t q = (size_t)c.shape.heads * c.shape.head_dim;
+    c.shape.scale = 0.3f;
     const struct tensors whole = {
-        .out = floats(rows * out_width), .dqkv = floats(rows * width), .qkv = random_floats(rows * width, stream, 1),
-        .dout = random_floats(rows * out_width, stream + 1, 1), .positions = c.documents[0] > 0 ? positions : NULL};
-    struct tensors parts = whole;
-    parts.out = floats(rows * out_width);
-    parts.dqkv = floats(rows * width);
+        .out = reals(real, rows * q), .dqkv = reals(real, rows * width), .positions = positions_of(&c), .real = real,
+        .qkv = reals_of(real, random_floats(rows * width, stream, 1), rows * width),
+        .dout = reals_of(real, random_floats(rows * q, stream + 1, 1), rows * q)};
     run_whole(lab, &c.shape, &whole);
-    for (int by_chunk = 0; by_chunk <= 1; by_chunk++) {
-        run_parts(lab, &c, &parts, by_chunk);
-        check_error(by_chunk ? "out by chunks" : "out",
-                    error_of(parts.out, widened(whole.out, rows * out_width), rows * out_width), 2e-6);
-        check_error(by_chunk ? "dqkv by chunks" : "dqkv",
-                    error_of(parts.dqkv, widened(whole.dqkv, rows * width), rows * width), 4e-6);
+    check_parts(lab, &c, &whole, false);
+    if (on_cpu && real == OX_REAL_F32) { /* GPUs see all keys at once */
+        check_parts(lab, &c, &whole, true);
     }
 }
 
+/* Multiplications of both ways together; tensor cores are emulated faster. */
+static double work_of(const struct part_case *c, enum ox_real real) {
+    const double pairs = (double)c->shape.batch * c->shape.heads * c->shape.seq * c->shape.seq;
+    const bool plain = c->shape.seq / (2 * c->groups) % 128 != 0 || c->shape.head_dim % 16 != 0;
+    return pairs * c->shape.head_dim / (real == OX_REAL_F32 || plain ? 1 : 32);
+}
+
 int main(void) {
+    static const enum ox_real types[] = {OX_REAL_F32, OX_REAL_BF16, OX_REAL_F16};
     static struct lab labs[LAB_MAX];
     labs_open(labs);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        for (int k = 0; k < LAB_CPU_COUNT; k++) {
-            check_case(&labs[k], &cases[i], 10 * i);
-            guards_end(0);
-        }
-        for (int k = 1; k < LAB_CPU_COUNT; k++) { /* any number of threads gives the same bits */
-            CHECK(labs[k].digest == labs[0].digest);
+        for (int r = 0; r < 3; r++) {
+            for (int k = 0; k < lab_count; k++) {
+                const bool takes = lab_takes(&labs[k], work_of(&cases[i], types[r])) &&
+                                   (!labs[k].emulated || r < 2 || test_takes((unsigned)i, 3));
+                if (takes && lab_knows(&labs[k], types[r])) {
+                    check_case(&labs[k], &cases[i], types[r], k < LAB_CPU_COUNT, 10 * i);
+                    guards_end(0);
+                }
+            }
+            labs_end_case(labs); /* any number of threads gives the same bits, and so does a GPU twice */
         }
     }
-    print_errors();
     return labs_end(labs);
 }
