@@ -397,6 +397,26 @@ static __device__ __forceinline__ void fetch_queries(ox_shared stage, const back
     }
 }
 
+/* Gives the gradients of a block of keys: of a part to its sums, else as they are, by way of shared memory. */
+template <typename T, int DIM, int KIND>
+static __device__ __forceinline__ void give_keys(const backward_args<T> &args, uint32_t kv_head, uint32_t begin,
+                                                 unsigned char *bytes, float dk[128 / DIM][DIM / 8][4],
+                                                 float dv[128 / DIM][DIM / 8][4]) {
+    const att_shape &shape = args.shape;
+    const uint32_t sequence = blockIdx.z, count_dim[2] = {shape.keys, shape.head_dim};
+    const uint32_t first = begin + threadIdx.x / OX_WARP * backward_layout<DIM>::WARP_ROWS;
+    if (KIND == MMA_PART) {
+        float *const dk_at = key_row_at(args.dk_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
+        float *const dv_at = key_row_at(args.dv_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
+        give_key_sums<DIM>(dk_at, args.dk_sums.stride, shape.head_dim, args.adds, dk, shape.scale);
+        give_key_sums<DIM>(dv_at, args.dv_sums.stride, shape.head_dim, args.adds, dv, 1.0f);
+        return;
+    }
+    unsigned char *const exit = bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES;
+    give_scaled<T, DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
+    give_scaled<T, DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
+}
+
 template <typename T, int DIM, int KIND>
 static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DIM)
     attention_mma_dkv_kernel(const backward_args<T> args) {
@@ -461,16 +481,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     }
     ox_cp_async_wait<0>();
     ox_renew(kv_head);
-    if (KIND == MMA_PART) {
-        float *const dk_at = key_row_at(args.dk_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
-        float *const dv_at = key_row_at(args.dv_sums, args.chunks, sequence, kv_head, shape.head_dim, first);
-        give_key_sums<DIM>(dk_at, args.dk_sums.stride, shape.head_dim, args.adds, dk, shape.scale);
-        give_key_sums<DIM>(dv_at, args.dv_sums.stride, shape.head_dim, args.adds, dv, 1.0f);
-        return;
-    }
-    unsigned char *const exit = bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES;
-    give_scaled<T, DIM>(target_of(args.dk, sequence, kv_head, count_dim), first, exit, dk, shape.scale);
-    give_scaled<T, DIM>(target_of(args.dv, sequence, kv_head, count_dim), first, exit, dv, 1.0f);
+    give_keys<T, DIM, KIND>(args, kv_head, begin, bytes, dk, dv);
 }
 
 template <typename T, int DIM, int KIND>

@@ -1,4 +1,5 @@
 /* Chooses who computes attention: cuDNN, for the cases that it takes, else our own kernels. */
+#include "base/assert.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/cudnn.h"
 

@@ -324,7 +324,7 @@ static struct ox_sim_work copy(const struct pricing *p) {
  * pass to add each. */
 static bool is_gather(const struct pricing *p) {
     const bool divides = p->task->move == OX_MOVE_ROWS &&
-                         ox_plan_task_cut(p->setup->input, p->task)->kind == OX_CUT_EXCHANGE;
+                         ox_plan_task_cut(p->setup->input, p->task)->kind != OX_CUT_GATHER;
     return p->task->move != OX_MOVE_SUM && !divides &&
            (p->task->move != OX_MOVE_GRAD || p->task->last); /* ox_task_word */
 }

@@ -56,7 +56,9 @@ static const struct pair {
     {"copies, tensor", LLAMA, "--tensor-groups 2", {0, "--ranks 1"},
      {{0, "--mesh dp=2,tp=2 --sharding hybrid_shard --shard-size 1"},
       {2, "--mesh dp=4,tp=2 --sharding hybrid_shard --shard-size 2"}}, true},
-    {"copies, experts", MIXTURE, "", {0, "--ranks 1"}, {{0, "--mesh dp=4,ep=2"}, {2, "--mesh dp=4,ep=2"}}, true},
+    {"copies, experts", MIXTURE, "", {0, "--ranks 1"},
+     {{0, "--mesh dp=4,ep=2 --sharding hybrid_shard"}, {2, "--mesh dp=4,ep=2 --sharding hybrid_shard"}}, true},
+    {"slices, experts", MIXTURE, "", {0, "--ranks 1"}, {{0, "--mesh dp=4,ep=2"}, {2, "--mesh dp=4,ep=2"}}, true},
     {"copies, shared layers", LLAMA, "--share-layers all", {0, "--ranks 1"},
      {{0, "--ranks 4 --sharding hybrid_shard --shard-size 2"}, {2, "--ranks 4 --sharding hybrid_shard --shard-size 2"}},
      true},
@@ -75,6 +77,8 @@ static const struct pair {
     {"context, tensor", LLAMA, "--context-groups 2 --tensor-groups 2", {0, "--ranks 1"},
      {{0, "--mesh cp=2,tp=2"}, {2, "--mesh cp=2,tp=2"}, {0, "--mesh dp=2,cp=2,tp=2"}, {4, "--mesh cp=2,tp=2,pp=2"}},
      false},
+    {"context, experts", MIXTURE, "--context-groups 2", {0, "--ranks 1"},
+     {{0, "--mesh cp=2,ep=2"}, {2, "--mesh dp=2,cp=2,ep=2"}, {4, "--mesh dp=2,cp=2,ep=4"}}, false},
     {"context, shared layers", LLAMA, "--context-groups 2 --share-layers all", {0, "--ranks 1"},
      {{0, "--context-parallel-size 2"}, {2, "--context-parallel-size 2"}}, false},
     /* Sums that ranks round: their bits are those of as many data ranks. */
@@ -110,7 +114,6 @@ static const struct refusal {
     unsigned processes; /* 0: threads */
     const char *words, *says;
 } refusals[] = {
-    {MIXTURE, 0, "--mesh cp=2,ep=2", "--expert-parallel-size 2: does not exist with --context-parallel-size yet"},
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
     {MIXTURE, 0, "--mesh tp=2,ep=2", "tensor"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all", "share-layers"},
