@@ -20,7 +20,7 @@
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
-static const uint64_t EFFORT_LEAST = 80000;
+static const uint64_t EFFORT_LEAST = 600000;
 static const double EFFORT_SHARE = 0.02, EFFORT_SECONDS = 6e-8;
 /* Up to this effort every number of tiles is tried. Beyond it, the series of doubled tiles ends when doubling has twice
  * not paid. */

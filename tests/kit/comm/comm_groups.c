@@ -199,7 +199,11 @@ static void run_ring(struct comm_rank *rank, bool wrong) {
     CHECK(pthread_create(&thread, NULL, ring_send, &sends) == 0);
     ring_receive(&receives);
     pthread_join(thread, NULL);
-    CHECK(sends.status == (wrong ? OX_E_COMM : OX_OK) && receives.status == sends.status);
+    /* What does not pass between the first two ranks may have been done before they fail. */
+    CHECK(sends.status == OX_OK || (wrong && sends.status == OX_E_COMM));
+    CHECK(receives.status == OX_OK || (wrong && receives.status == OX_E_COMM));
+    CHECK(!wrong || rank->rank != 0 || sends.status == OX_E_COMM);
+    CHECK(!wrong || rank->rank != 1 || receives.status == OX_E_COMM);
     ox_comm_close(&comm);
 }
 
