@@ -1,6 +1,7 @@
 /* Tiles of GEMMs: they cover the output, and no bit depends on how many threads compute, with every kind of kernels
  * that OpenBLAS has for this processor; some of these give other last bits for other borders. */
 #include "base/assert.h"
+#include "base/isa.h"
 #include "kernels/cpu/cpu.h"
 #include "tests/kit/draw.h"
 #include "tests/kit/test.h"
@@ -140,7 +141,9 @@ int main(int argc, char **argv) {
     const char *const own = openblas_get_corename();
     check_core(own);
     for (size_t i = 0; i < sizeof cores / sizeof *cores; i++) {
-        if (strcmp(cores[i], own) != 0) {
+        if (i > 0 && !ox_cpu_has_avx512()) { /* the library would run into an instruction that is not there */
+            printf("%s: not for this processor\n", cores[i]);
+        } else if (strcmp(cores[i], own) != 0) {
             check_core(cores[i]);
         }
     }
