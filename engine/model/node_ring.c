@@ -12,10 +12,15 @@ static bool passes_on(const struct ox_shape *shape) {
     return shape->groups.contexts > 1;
 }
 
-/* Elements of a row of keys and values, and of those of a group. */
+/* Elements of a row of keys and values. */
 static uint32_t kv_width(const struct ox_shape *shape) {
     return 2 * shape->model->config.kv_heads * shape->model->config.head_dim;
 }
+/* Elements of a row of queries, keys and values. */
+static uint32_t qkv_width(const struct ox_shape *shape) {
+    return kv_width(shape) + shape->model->config.heads * shape->model->config.head_dim;
+}
+/* Elements of the keys and values of a group. */
 static uint64_t kv_elems(const struct ox_shape *shape) {
     return (uint64_t)shape->rows * kv_width(shape);
 }
@@ -105,8 +110,9 @@ static void *rows_at(const struct ox_node_call *call, const struct step *step, u
 }
 
 /* The rank's own keys and values are the first that it sees, and that it passes on. */
-static void take_own(const struct ox_node_call *call, const struct step *step, uint32_t width) {
+static void take_own(const struct ox_node_call *call, const struct step *step) {
     const struct ox_shape *const shape = call->job->shape;
+    const uint32_t width = qkv_width(shape);
     if (passes_on(shape) && call->part == 0) {
         OX_RUN(&call->job->run, splice, .in = call->in, .rows = shape->rows, .in_width = width,
                .out = (void *)(uintptr_t)step->kv, .out_width = kv_width(shape), .part_count = 1,
@@ -114,62 +120,65 @@ static void take_own(const struct ox_node_call *call, const struct step *step, u
     }
 }
 
-void ox_ring_forward(const struct ox_node_call *call) {
+/* Attention of a step: each half of the queries sees what it may of both halves of the keys. */
+static void attend(const struct ox_node_call *call, const struct step *step, const struct ox_attention_shape *shape,
+                   uint32_t half, bool backward) {
     const struct ox_unit_job *const job = call->job;
-    const struct step step = step_of(call, false);
-    struct ox_attention_shape shape = ox_attention_shape_of(job->shape, call->node->window);
-    const uint32_t out_width = shape.heads * shape.head_dim, width = out_width + kv_width(job->shape);
-    shape.seq /= step.chunks;
-    take_own(call, &step, width);
-    for (uint32_t half = 0; half < 2; half++) {
-        const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step.chunk_rows;
-        struct ox_attention_part part;
-        for (uint32_t key_half = 2; key_half-- > 0;) {
-            if (part_of(call, &step, half, key_half, &part)) {
-                OX_RUN(&call->job->run, attention_forward, .out = rows_at(call, &step, half, call->out, out_width),
-                       .lse = (float *)call->saved[0] + half * step.chunk_rows * shape.heads,
-                       .qkv = rows_at(call, &step, half, call->in, width), .positions = documents,
-                       .scratch = call->scratch, .shape = shape, .part = part, .real = job->shape->compute.real);
-            }
+    const uint32_t out_width = shape->heads * shape->head_dim, width = qkv_width(job->shape);
+    const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step->chunk_rows;
+    void *const out = rows_at(call, step, half, call->out, out_width);
+    const void *const qkv = rows_at(call, step, half, call->in, width);
+    float *const lse = (float *)call->saved[0] + half * step->chunk_rows * shape->heads;
+    struct ox_attention_part part;
+    for (uint32_t key_half = 2; key_half-- > 0;) {
+        if (!part_of(call, step, half, key_half, &part)) {
+            continue;
         }
-        if (call->part + 1 == ox_shape_groups(job->shape)) {
+        if (backward) {
+            OX_RUN(&call->job->run, attention_backward, .dqkv = rows_at(call, step, half, call->din, width),
+                   .dout = rows_at(call, step, half, call->dout, out_width), .qkv = qkv, .out = out, .lse = lse,
+                   .positions = documents, .scratch = call->scratch, .shape = *shape, .part = part,
+                   .real = job->shape->compute.real);
+        } else {
+            OX_RUN(&call->job->run, attention_forward, .out = out, .lse = lse, .qkv = qkv, .positions = documents,
+                   .scratch = call->scratch, .shape = *shape, .part = part, .real = job->shape->compute.real);
+        }
+    }
+}
+
+void ox_ring_forward(const struct ox_node_call *call) {
+    const struct step step = step_of(call, false);
+    struct ox_attention_shape shape = ox_attention_shape_of(call->job->shape, call->node->window);
+    shape.seq /= step.chunks;
+    take_own(call, &step);
+    for (uint32_t half = 0; half < 2; half++) {
+        attend(call, &step, &shape, half, false);
+        if (call->part + 1 == ox_shape_groups(call->job->shape)) {
             ox_add_sinks(call, half * step.chunk_rows, shape.seq);
         }
     }
 }
 
 /* Gradients that have come home are put beside those of the queries. */
-static void bring_home(const struct ox_node_call *call, const struct step *step, uint32_t width) {
+static void bring_home(const struct ox_node_call *call, const struct step *step) {
     const struct ox_shape *const shape = call->job->shape;
+    const uint32_t width = qkv_width(shape);
     OX_RUN(&call->job->run, splice, .in = step->dkv, .rows = shape->rows, .in_width = kv_width(shape), .out = call->din,
            .residual = call->din, .out_width = width, .part_count = 1,
            .parts = {{0, 0, width - kv_width(shape), 0, kv_width(shape), 1}}, .real = shape->compute.real);
 }
 
 void ox_ring_backward(const struct ox_node_call *call) {
-    const struct ox_unit_job *const job = call->job;
     const struct step step = step_of(call, true);
-    struct ox_attention_shape shape = ox_attention_shape_of(job->shape, call->node->window);
-    const uint32_t out_width = shape.heads * shape.head_dim, width = out_width + kv_width(job->shape);
+    struct ox_attention_shape shape = ox_attention_shape_of(call->job->shape, call->node->window);
     shape.seq /= step.chunks;
-    if (call->part == ox_shape_groups(job->shape)) {
-        bring_home(call, &step, width);
+    if (call->part == ox_shape_groups(call->job->shape)) {
+        bring_home(call, &step);
         return;
     }
-    take_own(call, &step, width);
+    take_own(call, &step);
     for (uint32_t half = 0; half < 2; half++) {
-        const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step.chunk_rows;
-        struct ox_attention_part part;
-        for (uint32_t key_half = 2; key_half-- > 0;) {
-            if (part_of(call, &step, half, key_half, &part)) {
-                OX_RUN(&call->job->run, attention_backward, .dqkv = rows_at(call, &step, half, call->din, width),
-                       .dout = rows_at(call, &step, half, call->dout, out_width),
-                       .qkv = rows_at(call, &step, half, call->in, width),
-                       .out = rows_at(call, &step, half, call->out, out_width),
-                       .lse = (float *)call->saved[0] + half * step.chunk_rows * shape.heads, .positions = documents,
-                       .scratch = call->scratch, .shape = shape, .part = part, .real = job->shape->compute.real);
-            }
-        }
+        attend(call, &step, &shape, half, true);
         if (call->part == 0) {
             ox_add_sinks_backward(call, half * step.chunk_rows, shape.seq);
         }

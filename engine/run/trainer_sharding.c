@@ -302,8 +302,8 @@ static const char *not_of_low_rank(const struct ox_trainer *trainer) {
            : config->ranks.reduction == OX_REDUCTION_LIBRARY       ? "--reduction library" : NULL;
 }
 
-/* Of the ranks that have the same layers, those of a process make a copy: so many copies there are. Of one process that
- * plans for several each rank is one. */
+/* The number of copies, where the ranks of a process that have the same layers make one together. A single process that
+ * plans for several counts each of its ranks as a copy. */
 static uint32_t copies_over(const struct ox_trainer *trainer, uint32_t ranks) {
     const uint32_t processes = ox_team_count(trainer->team);
     const uint32_t of_process = ranks * trainer->engine_config.pipe / processes;

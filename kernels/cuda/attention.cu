@@ -297,7 +297,7 @@ static void clear_own(const ox_cuda_queue *queue, const ox_op_attention_backward
     }
 }
 
-/* Of 16 bits: on the tensor cores where they take the heads and the part. */
+/* Whether the kernels for tensor cores, which are for types of 16 bits, take heads of this size and this part. */
 static bool mma_takes(const ox_attention_shape &shape, const ox_attention_part &part) {
     return ox_attention_mma_takes(shape.head_dim) && (part.kv == nullptr || shape.seq % MMA_OWN == 0);
 }

@@ -152,7 +152,7 @@ static void place_beside(struct packing *p, uint32_t idx) {
     p->levels[level]++;
 }
 
-/* The same where all items placed before are kept in order of address. */
+/* Places the item as place_beside does, where all items that were placed before are kept in order of address. */
 static void place_among(struct packing *p, uint32_t idx) {
     struct ox_pack_item *const item = &p->items[idx];
     struct placed *const placed = p->placed;
