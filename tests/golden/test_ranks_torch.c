@@ -1,7 +1,8 @@
 /* Ranks against PyTorch (tests/golden/ranks.json): 20 steps of DistributedDataParallel and of FSDP2 in 2 and 4
  * processes over gloo, and of FSDP2 with two copies in 4, with gradient accumulation and clipping, beside as many ranks
- * here with the same batches; and 12 steps of processes that divide features, rows of sequences, both, or layers
- * (strategies.json): by transformers' plan of a model, a gather of keys and values, and PyTorch's pipelines. */
+ * here with the same batches; and 12 steps of processes that divide features, rows of sequences, both, layers, or
+ * experts (strategies.json): by transformers' plan of a model, a gather of keys and values, PyTorch's pipelines, and
+ * rows that go to their experts by an all-to-all. */
 #include "tests/kit/run/golden.h"
 #include "tests/kit/test.h"
 
@@ -66,8 +67,10 @@ static const struct harness_place *set_mesh(const json_t *reference, struct harn
     run->contexts = run->context_groups = (uint32_t)count_of(reference, "contexts");
     run->pipe = (uint32_t)count_of(reference, "pipe");
     run->schedule = run->pipe > 1 ? OX_PIPE_1F1B : OX_PIPE_VERTICAL;
-    run->ranks = run->tensors * run->contexts * run->pipe;
-    run->sum_groups = 1;
+    run->experts = (uint32_t)count_of(reference, "experts");
+    run->experts_per_unit = run->experts > 1 ? 1 : 0;
+    run->sum_groups = (uint32_t)count_of(reference, "data");
+    run->ranks = run->tensors * run->contexts * run->pipe * run->sum_groups;
     return &harness_in_memory;
 }
 
@@ -125,6 +128,6 @@ static void check(const char *path, const char *what, size_t count, double limit
 
 int main(void) {
     check(ranks_path, "way", 10, 2e-6);
-    check(strategies_path, "mesh", 8, 1e-5);
+    check(strategies_path, "mesh", 11, 1e-5);
     return test_end();
 }

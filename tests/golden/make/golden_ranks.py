@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes tests/golden/ranks.json: 20 steps of PyTorch's DistributedDataParallel and FSDP2 in 2 and 4 processes, and of
 FSDP2 with two copies of the model (HYBRID_SHARD) in 4; powersgd.json: 16 steps of DistributedDataParallel with its
-PowerSGD hook; and strategies.json: 12 steps by processes that divide features, rows of sequences, both, or layers.
+PowerSGD hook; and strategies.json: 12 steps by processes that divide features, rows of sequences, both, layers, or
+experts.
 
     python3 tests/golden/make/golden_ranks.py [--output tests/golden/ranks.json]
 
@@ -19,6 +20,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as collectives
 import transformers
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -251,18 +253,21 @@ def write_low_rank(path):
         file.write("{\n" + head + '"runs": [\n' + ",\n".join(json.dumps(each) for each in runs) + "\n]\n}\n")
 
 
-# ---- strategies: 12 steps by processes that divide features, rows of sequences, both, or layers -------------
+# ---- strategies: 12 steps by processes that divide features, rows of sequences, both, layers, or experts ----
 #
 # - features: transformers' own plan of the model (`tp_plan="auto"`), columns and rows of its matrices
 # - rows: each process has two chunks of every sequence, one from its beginning and one from its end, and attends to the
 #   keys and values of all, which are gathered by hand
 # - layers: torch.distributed.pipelining, 1F1B over as many stages as processes
+# - experts: each process has micro-batches of its own, and sends every row to those that have its experts
 
 STRATEGY_STEPS, STRATEGY_MICRO_BATCHES = 12, 4
-# Model, processes that divide features, rows, layers.
-STRATEGIES = [("llama_tied_gqa", 2, 1, 1), ("mistral_window", 2, 1, 1), ("llama_tied_gqa", 1, 2, 1),
-              ("mistral_window", 1, 4, 1), ("llama_tied_gqa", 2, 2, 1), ("mistral_window", 2, 2, 1), ("qwen3", 1, 1, 2),
-              ("llama_untied_odd", 1, 1, 2)]
+# Model, processes that divide features, rows, layers, and micro-batches; how many of the last divide experts.
+STRATEGIES = [("llama_tied_gqa", 2, 1, 1, 1, 1), ("mistral_window", 2, 1, 1, 1, 1), ("llama_tied_gqa", 1, 2, 1, 1, 1),
+              ("mistral_window", 1, 4, 1, 1, 1), ("llama_tied_gqa", 2, 2, 1, 1, 1), ("mistral_window", 2, 2, 1, 1, 1),
+              ("qwen3", 1, 1, 2, 1, 1), ("llama_untied_odd", 1, 1, 2, 1, 1), ("four_mixtral", 1, 1, 1, 2, 2),
+              ("four_mixtral", 1, 1, 1, 4, 4), ("four_mixtral", 1, 1, 1, 4, 2)]
+STRATEGY_KEYS = ("model", "tensors", "contexts", "pipe", "data", "experts")
 
 
 # ---- rows of sequences -------------------------------------------------------------------------------------
@@ -447,17 +452,92 @@ def train_pipe(name, stages):
     return result
 
 
+# ---- experts -----------------------------------------------------------------------------------------------
+
+
+class Experts(torch.nn.Module):
+    """Those of one process, for the rows of all in its group. Nothing is dropped."""
+
+    def __init__(self, experts, group):
+        super().__init__()
+        self.group, self.ranks, self.act_fn = group, dist.get_world_size(group), experts.act_fn
+        self.each = experts.num_experts // self.ranks
+        first = dist.get_rank(group) * self.each
+        self.gate_up_proj = torch.nn.Parameter(experts.gate_up_proj[first:first + self.each].detach().clone())
+        self.down_proj = torch.nn.Parameter(experts.down_proj[first:first + self.each].detach().clone())
+
+    def swap(self, rows, sent, taken):
+        return collectives.all_to_all_single_autograd(rows, taken, sent, self.group)
+
+    def forward(self, hidden, top_k_index, top_k_weights):
+        chosen = top_k_index.shape[-1]
+        experts, order = top_k_index.flatten().sort(stable=True)
+        counts = torch.bincount(experts // self.each, minlength=self.ranks)
+        theirs = torch.empty_like(counts)
+        dist.all_to_all_single(theirs, counts, group=self.group)
+        sent, taken = counts.tolist(), theirs.tolist()
+        rows = self.swap(hidden[order // chosen], sent, taken)
+        of = torch.empty(sum(taken), dtype=experts.dtype)
+        dist.all_to_all_single(of, experts % self.each, taken, sent, group=self.group)
+        made = torch.zeros_like(rows)
+        for i in range(self.each):
+            at = (of == i).nonzero().flatten()
+            gate, up = (rows[at] @ self.gate_up_proj[i].T).chunk(2, dim=-1)
+            made = made.index_copy(0, at, (self.act_fn(gate) * up) @ self.down_proj[i].T)
+        back = self.swap(made, taken, sent)
+        weighed = back * top_k_weights.flatten()[order, None]
+        return torch.zeros_like(hidden).index_add(0, order // chosen, weighed)
+
+
+def train_experts(name, ranks, experts):
+    """Processes have successive runs of a step's micro-batches; gradients of experts are summed over those that have
+    the same, all others over all."""
+    group, _ = dist.new_subgroups(group_size=experts)
+    same, _ = dist.new_subgroups_by_enumeration([list(range(i, ranks, experts)) for i in range(experts)])
+    model, batches, max_norm = load(name)
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    for layer in model.model.layers:
+        layer.mlp.experts = Experts(layer.mlp.experts, group)
+    parameters = Parameters(model, shapes, group)
+    assert len(parameters.parts) == 2 * len(model.model.layers)
+    optimizer = optimizer_of(parameters.named)
+    result = {"losses": [], "grad_norms": []}
+    for step in range(STRATEGY_STEPS):
+        optimizer.zero_grad()
+        first, each = step * STRATEGY_MICRO_BATCHES, STRATEGY_MICRO_BATCHES // ranks
+        micro_batches = [batches[i % len(batches)] for i in range(first, first + STRATEGY_MICRO_BATCHES)]
+        counted = count(micro_batches)
+        total = torch.zeros((), dtype=torch.float64)
+        for inputs, targets in micro_batches[dist.get_rank() * each:(dist.get_rank() + 1) * each]:
+            nll = loss_sum(model(input_ids=inputs, use_cache=False).logits, targets)
+            (nll / counted).backward()
+            total += nll.detach()
+        dist.all_reduce(total)
+        for n, tensor in parameters.named:
+            dist.all_reduce(tensor.grad, group=same if n in parameters.parts else None)
+        result["losses"].append(float(total) / counted)
+        result["grad_norms"].append(parameters.clip(max_norm))
+        optimizer.step()
+    return result
+
+
 # ---- runs --------------------------------------------------------------------------------------------------
 
 
+def processes_of(strategy):
+    return math.prod(strategy[1:5])
+
+
 def train_strategy(rank, strategy, folder):
-    name, tensors, contexts, pipe = strategy
-    ranks = tensors * contexts * pipe
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
+    name, tensors, contexts, pipe, data, experts = strategy
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(processes_of(strategy)))
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
-    result = train_pipe(name, pipe) if pipe > 1 else train_divided(name, tensors, contexts)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=processes_of(strategy))
+    if experts > 1:
+        result = train_experts(name, data, experts)
+    else:
+        result = train_pipe(name, pipe) if pipe > 1 else train_divided(name, tensors, contexts)
     if rank == 0:
         with open(os.path.join(folder, "result"), "w", encoding="utf-8") as file:
             json.dump(result, file)
@@ -466,11 +546,10 @@ def train_strategy(rank, strategy, folder):
 
 
 def run_strategy(strategy):
-    name, tensors, contexts, pipe = strategy
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train_strategy, (strategy, folder), nprocs=tensors * contexts * pipe)
+        torch.multiprocessing.spawn(train_strategy, (strategy, folder), nprocs=processes_of(strategy))
         with open(os.path.join(folder, "result"), encoding="utf-8") as file:
-            return {"model": name, "tensors": tensors, "contexts": contexts, "pipe": pipe, **json.load(file)}
+            return {**dict(zip(STRATEGY_KEYS, strategy)), **json.load(file)}
 
 
 def write_strategies(path):
