@@ -5,6 +5,7 @@
 #include "base/prng/prng.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,6 +143,16 @@ struct host_lane {
     bool closing;
 };
 
+/* How often a thread gives its processor away before it sleeps: what it waits for is often a short job of a thread that
+ * is ready to run, and to sleep and be woken takes as much as several turns. */
+enum { YIELDS = 3 };
+
+static void give_turn(struct host_lane *lane) {
+    pthread_mutex_unlock(&lane->base.lock);
+    sched_yield();
+    pthread_mutex_lock(&lane->base.lock);
+}
+
 static struct host_lane *host_lane_of(struct ox_lane *lane) {
     return (struct host_lane *)lane;
 }
@@ -157,6 +168,9 @@ static enum ox_status ended_status(struct host_lane *lane, uint64_t seq) {
 /* Sleeps until job `seq` has ended. The caller holds the lock. Threads that wait for a later job, as those that drain
  * do, sleep through the ends of those before it. */
 static void await(struct host_lane *lane, uint64_t seq) {
+    for (int i = 0; i < YIELDS && lane->done < seq; i++) {
+        give_turn(lane);
+    }
     while (lane->done < seq) {
         lane->awaited = seq < lane->awaited ? seq : lane->awaited;
         pthread_cond_wait(&lane->progress, &lane->base.lock);
@@ -257,6 +271,9 @@ static void *host_lane_main(void *context) {
     pthread_mutex_lock(&lane->base.lock);
     for (;;) {
         /* What was issued is done before the lane closes: others wait for those marks. */
+        for (int i = 0; i < YIELDS && lane->done == lane->issued && !lane->closing; i++) {
+            give_turn(lane);
+        }
         while (lane->done == lane->issued && !lane->closing) {
             pthread_cond_wait(&lane->work, &lane->base.lock);
         }
