@@ -73,7 +73,8 @@ int main(void) {
     all = test_deep();
     check_refusals();
     for (int f = 0; f < CONTEXTS_FAMILIES; f++) {
-        struct result expected = run_one(&contexts_families[f], plain_pathf("--context-groups 4 %s", cosine_words));
+        struct result expected = run_one(&contexts_families[f], run_steps(),
+                                         plain_pathf("--context-groups 4 %s", cosine_words));
         for (int i = 0; i < MESH_COUNT; i++) {
             if (i != TWO_GROUPS && (all || test_takes((unsigned)(i + f), QUICK))) {
                 try_mesh(&contexts_families[f], i, i + f, &expected);
@@ -81,7 +82,8 @@ int main(void) {
         }
         end_one(&expected);
         if (all || test_takes((unsigned)f, CONTEXTS_FAMILIES)) {
-            expected = run_one(&contexts_families[f], plain_pathf("--context-groups 2 %s", cosine_words));
+            expected = run_one(&contexts_families[f], run_steps(),
+                               plain_pathf("--context-groups 2 %s", cosine_words));
             try_mesh(&contexts_families[f], TWO_GROUPS, f, &expected);
             end_one(&expected);
         }

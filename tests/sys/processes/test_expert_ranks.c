@@ -199,7 +199,7 @@ int main(void) {
         if (!any) {
             continue;
         }
-        struct result expected = run_one(&experts_families[f], cosine_words);
+        struct result expected = run_one(&experts_families[f], run_steps(), cosine_words);
         for (int i = 0; i < MESHES; i++) {
             if (all || takes(f, i)) {
                 try_mesh(&experts_families[f], &meshes[i], i + f, &expected);

@@ -56,7 +56,8 @@ static void try_mesh(const struct family *family, const struct mesh *mesh, int p
 static void begin_stored(const struct family *family, const char *words, const char *origin) {
     begin(family, test_path("ranks"), origin);
     sys_args_add(&args, words);
-    sys_args_add(&args, "--max-steps 50 --state-tier nvme --grads-tier nvme --stop-grace-seconds 0 --comm-timeout 4s");
+    sys_args_word(&args, "--max-steps=%d", STEPS);
+    sys_args_add(&args, "--state-tier nvme --grads-tier nvme --stop-grace-seconds 0 --comm-timeout 4s");
     sys_args_add(&args, constant_words);
     add_drives(1);
 }
@@ -122,7 +123,7 @@ int main(void) {
     text_path = sys_write_text(40000);
     for (int tied = 0; tied < 2; tied++) {
         const struct family *const family = tied ? &families[0] : &untied;
-        struct result expected = run_one(family, cosine_words);
+        struct result expected = run_one(family, run_steps(), cosine_words);
         for (int i = 0; i < MESHES; i++) {
             if (meshes[i].tied == (tied > 0) && (all || test_takes((unsigned)i, 2))) {
                 try_mesh(family, &meshes[i], i, &expected);
@@ -130,7 +131,7 @@ int main(void) {
         }
         end_one(&expected);
     }
-    struct result expected = run_one(&families[0], plain_pathf("--max-steps 50 %s", constant_words));
+    struct result expected = run_one(&families[0], STEPS, constant_words);
     cut_off(&families[0], "--pipeline-parallel-size 2 --pipeline-schedule 1f1b", &expected);
     end_one(&expected);
     printf("%d runs with the bits of one rank\n", run_count);

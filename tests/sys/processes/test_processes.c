@@ -74,7 +74,7 @@ static void try_processes(const struct family *family, const struct layout *layo
 static void run_family(const struct family *family, int first) {
     static unsigned asked;
     printf("%s\n", family->name);
-    struct result expected = run_one(family, cosine_words);
+    struct result expected = run_one(family, run_steps(), cosine_words);
     for (int i = 0; i < LAYOUT_COUNT; i++) {
         for (int k = 0; k < SHARDING_COUNT; k++) {
             const bool is_turn = (i + k + first) % STRIDE == 0 && test_takes(asked++, 32);
@@ -93,9 +93,9 @@ static void run_family(const struct family *family, int first) {
 static const unsigned turns[] = {1, 4, 2, 3};
 enum { TURN_COUNT = sizeof turns / sizeof *turns };
 
-/* Adds the words of a part that ends at step 10 (turn + 1), but the last at step 50. */
+/* Adds the words of a part that ends at step 10 (turn + 1), but the last at STEPS. */
 static void add_part(int turn) {
-    sys_args_word(&args, "--max-steps=%d", turn == TURN_COUNT - 1 ? 50 : 10 * (turn + 1));
+    sys_args_word(&args, "--max-steps=%d", turn == TURN_COUNT - 1 ? STEPS : 10 * (turn + 1));
     sys_args_word(&args, "--ranks=%u", turns[turn]);
     sys_args_add(&args, constant_words);
 }
@@ -141,7 +141,7 @@ static void change_on_drives(const struct family *family, const struct result *e
         CHECK(steps[0] != '\0' && strstr(expected->steps, steps) != NULL);
         free(steps);
     }
-    CHECK(sys_same_checkpoint(test_path("one/checkpoint-50"), test_path("part-3/checkpoint-50")));
+    CHECK(has_weights_of(expected, "part-3"));
     for (int turn = 0; turn < TURN_COUNT; turn++) {
         files_remove_folder(test_pathf("part-%d", turn));
         files_remove_folder(test_pathf("part-%d-drive", turn));
@@ -170,7 +170,8 @@ enum { STOP_COUNT = sizeof stops / sizeof *stops };
 static void begin_stored(const struct family *family, unsigned ranks, const char *origin) {
     begin(family, test_path("ranks"), origin);
     sys_args_word(&args, "--ranks=%u", ranks);
-    sys_args_add(&args, "--max-steps 50 --state-tier nvme --grads-tier nvme --stop-grace-seconds 0");
+    sys_args_word(&args, "--max-steps=%d", STEPS);
+    sys_args_add(&args, "--state-tier nvme --grads-tier nvme --stop-grace-seconds 0");
     sys_args_add(&args, constant_words);
     add_drives(1);
 }
@@ -305,7 +306,7 @@ static void go_on(const struct family *family, const struct result *expected) {
     }
     go_on_with_others(family, saved);
     if (went_well("going on with other processes")) {
-        CHECK(sys_same_checkpoint(test_path("one/checkpoint-50"), test_path("ranks/checkpoint-50")));
+        CHECK(has_weights_of(expected, "ranks"));
     }
     files_remove_folder(test_path("ranks"));
     remove_drives(1);
@@ -344,7 +345,7 @@ static bool takes(enum part part) {
 }
 
 static void try_others(const struct family *family) {
-    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
+    struct result expected = run_one(family, STEPS, constant_words);
     if (takes(CHANGED_IN_MEMORY)) {
         if (sampled || test_all()) {
             change_in_memory(family, &expected);

@@ -137,6 +137,7 @@ static void go(const struct mesh *mesh, const struct place *place) {
 
 static struct result run_alone(const struct pair *pair) {
     begin(&models[pair->model], test_path("one"), fresh);
+    sys_args_word(&args, "--max-steps=%d", run_steps());
     sys_args_add(&args, cosine_words);
     sys_args_add(&args, pair->cuts);
     go(&pair->alone, &places[0]);
@@ -144,7 +145,7 @@ static struct result run_alone(const struct pair *pair) {
         printf("%s alone: ended with %d\n%s\n", pair->name, process.outcome.exit_status, process.outcome.err);
         test_failure_count++;
     }
-    return read_result(test_path("one"));
+    return read_result(test_path("one"), run_steps());
 }
 
 static bool takes(unsigned pair, unsigned mesh) {

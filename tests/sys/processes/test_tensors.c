@@ -133,7 +133,8 @@ int main(void) {
         if (!any) {
             continue;
         }
-        struct result expected = run_one(&tensors_families[f], plain_pathf("--tensor-groups 2 %s", cosine_words));
+        struct result expected = run_one(&tensors_families[f], run_steps(),
+                                         plain_pathf("--tensor-groups 2 %s", cosine_words));
         for (int i = 0; i < MESHES; i++) {
             if (all || test_takes((unsigned)(i + f), QUICK)) {
                 try_mesh(&tensors_families[f], &meshes[i], i + f, &expected);

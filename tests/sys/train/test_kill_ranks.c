@@ -17,9 +17,9 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { KILLS = 8, HANG_SECONDS = 600, QUICK = 1 };
 #else
-enum { KILLS = 40, HANG_SECONDS = 200, QUICK = 4 };
+enum { KILLS = 40, HANG_SECONDS = 200, QUICK = 6 };
 #endif
-enum { STEPS = 200, SAVE_STEPS = 40, SHORT_STEPS = 12 };
+enum { SAVE_STEPS = 40, SHORT_STEPS = 12 };
 
 static const char common_words[] =
     "--global-batch-size 4 --sum-groups 4 --batch-size 1 --max-seq-length 16 --learning-rate 3e-3"
@@ -37,6 +37,11 @@ static const char *const places[] = {
     "--persist-steps 1 --state-tier nvme --chaos-seed 5",
     "--persist-steps 1 --device-mem 16MiB --host-mem 64MiB --state-tier device"};
 enum { PLACE_COUNT = sizeof places / sizeof *places };
+
+/* Steps of a run that is killed many times, or in `make test` a few. */
+static unsigned run_steps(void) {
+    return test_all() ? 200 : 80;
+}
 
 static struct sys_args args;
 static struct sys_process process;
@@ -112,7 +117,7 @@ static bool warns(void) {
 static bool run_part(unsigned kills_max, long *told_step) {
     static unsigned part;
     const bool fresh = *told_step < 0;
-    begin("killed", STEPS, rank_words[part % RANK_WORDS], places[part / 4 % PLACE_COUNT]);
+    begin("killed", run_steps(), rank_words[part % RANK_WORDS], places[part / 4 % PLACE_COUNT]);
     sys_args_add(&args, fresh ? "--overwrite-output-dir" : "--resume latest");
     sys_args_add(&args, "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
@@ -148,7 +153,7 @@ static bool run_part(unsigned kills_max, long *told_step) {
 
 static void test_kills(unsigned kills_max) {
     memset(&counts, 0, sizeof counts);
-    begin("expected", STEPS, "--ranks=1", "--eval-steps 10 --save-total-limit 2");
+    begin("expected", run_steps(), "--ranks=1", "--eval-steps 10 --save-total-limit 2");
     sys_args_word(&args, "--save-steps=%d", SAVE_STEPS);
     sys_run_well(&args, &process);
     while (counts.kills < kills_max && test_failure_count == 0) {
@@ -157,7 +162,7 @@ static void test_kills(unsigned kills_max) {
             continue;
         }
         counts.ends++;
-        compare("expected", "killed", STEPS);
+        compare("expected", "killed", run_steps());
         remove_run("killed");
     }
     printf("%u kills, %u resumes with other ranks, %u steps repeated, %u runs brought to the end\n", counts.kills,

@@ -52,16 +52,17 @@ static void try_pipe(const struct family *family, int pipe, int place_idx, const
     end_ranks(pipes[pipe], place, expected);
 }
 
-/* A run in memory that goes on every ten steps with other ranks and other copies of the model, from its checkpoints. */
+/* A run in memory that goes on after each fifth of its steps with other ranks and other copies of the model, from its
+ * checkpoints. */
 static void change_copies(const struct family *family) {
-    static const char *const parts[] = {
+    static const char *const parts[PARTS] = {
         "--ranks 4 --sharding hybrid_shard --shard-size 2", "--ranks 1",
         "--ranks 6 --sharding hybrid_shard --shard-size 2", "--ranks 3 --sharding no_shard",
         "--ranks 8 --sharding hybrid_shard_zero2 --shard-size 4"};
-    struct result expected = run_one(family, plain_pathf("--max-steps 50 %s", constant_words));
-    for (int i = 0; i < 5; i++) {
+    struct result expected = run_one(family, PARTS * part_steps(), constant_words);
+    for (int i = 0; i < PARTS; i++) {
         begin(family, test_path("ranks"), i == 0 ? fresh : latest);
-        sys_args_word(&args, "--max-steps=%d", 10 * (i + 1));
+        sys_args_word(&args, "--max-steps=%d", part_steps() * (i + 1));
         sys_args_add(&args, parts[i]);
         sys_args_add(&args, constant_words);
         sys_run_well(&args, &process);
@@ -74,7 +75,7 @@ static void change_copies(const struct family *family) {
 static void run_family(const struct family *family, int first) {
     static const char *const counted[] = {"--ranks 1", "--ranks 4", "--ranks 2", "--ranks 3", "--ranks 8"};
     printf("%s\n", family->name);
-    struct result expected = run_one(family, cosine_words);
+    struct result expected = run_one(family, run_steps(), cosine_words);
     CHECK(strstr(expected.steps, "\"grad_scale\":0.") != NULL);
     for (int i = 0; i < COUNT_COUNT; i++) {
         for (int k = 0; k < SHARDING_COUNT; k++) {
@@ -104,7 +105,7 @@ static void run_family(const struct family *family, int first) {
 static void run_untied(void) {
     static const char *const piped[] = {"--mesh pp=2", "--ranks 3", "--mesh dp=2,pp=3 --pipeline-schedule gpipe",
                                         "--ranks 1", "--mesh pp=4 --pipeline-schedule 1f1b"};
-    struct result expected = run_one(&untied, cosine_words);
+    struct result expected = run_one(&untied, run_steps(), cosine_words);
     for (int i = 0; i < PIPE_COUNT; i++) {
         if (all || test_takes((unsigned)i, QUICK)) {
             try_pipe(&untied, i, i, &expected);
@@ -118,10 +119,10 @@ static void run_untied(void) {
  * sums. It is named, and a resume with another type warns. */
 static void run_narrow(const struct family *family, const char *dtype) {
     static const char *const ways[] = {"--sharding zero2", "--sharding shared", "--sharding shard_grad_op"};
-    struct result exact = run_one(family, plain_pathf("%s --ranks 2", cosine_words));
+    struct result exact = run_one(family, run_steps(), plain_pathf("%s --ranks 2", cosine_words));
     files_remove_folder(test_path("one"));
     const char *const words = plain_pathf("--ranks 2 --exchange-dtype %s", dtype);
-    struct result expected = run_one(family, plain_pathf("%s %s", cosine_words, words));
+    struct result expected = run_one(family, run_steps(), plain_pathf("%s %s", cosine_words, words));
     CHECK(strcmp(exact.steps, expected.steps) != 0);
     CHECK(strstr(process.outcome.err, "inexact; each sum of gradients is rounded once before it travels") != NULL);
     CHECK(strstr(process.outcome.out, plain_pathf("gradients travelled in %s: inexact", dtype)) != NULL);
