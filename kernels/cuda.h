@@ -23,6 +23,11 @@ struct ox_cuda_config {
  * plugin has no code for the device. */
 OX_MUST enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out);
 
+/* Lets copies on `device` go straight to and from the memory of `peer`, another device of this process, and sets *out to
+ * whether they do. Where the hardware or the driver refuses that (GeForce), such copies work too, but pass through host
+ * memory. The same again changes nothing. Any thread. */
+OX_MUST enum ox_status ox_cuda_device_reach(struct ox_device *device, struct ox_device *peer, bool *out);
+
 /* Fills the whole table for lanes of that device. */
 void ox_ops_init_cuda(struct ox_device *device, struct ox_ops *ops);
 
@@ -117,7 +122,7 @@ enum { OX_CUDA_HOST_BYTES = 1 << 30 };
 /* ---- between the program and the plugin ------------------------------------------------------------- */
 
 /* Raise it whenever anything that crosses the border changes, device.h, ops.h and base/lane.h included. */
-enum { OX_CUDA_PLUGIN_VERSION = 29 };
+enum { OX_CUDA_PLUGIN_VERSION = 30 };
 
 /* The plugin's only symbol of its own, "ox_cuda_plugin". The plugin takes everything of base/ from the program. */
 struct ox_cuda_plugin {
@@ -128,6 +133,7 @@ struct ox_cuda_plugin {
     void (*ops_init)(struct ox_ops *);
     enum ox_status (*facts)(struct ox_device *, struct ox_cuda_device_info *);
     void (*about)(struct ox_cuda_plugin_info *); /* all but the path */
+    enum ox_status (*reach)(struct ox_device *, struct ox_device *, bool *);
     bool (*gemm_text)(struct ox_device *, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]);
     enum ox_status (*linear_search)(struct ox_device *, const struct ox_op_linear_forward *,
                                     const struct ox_op_linear_backward *, struct ox_cuda_search *);

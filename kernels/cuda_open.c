@@ -129,6 +129,10 @@ enum ox_status ox_cuda_linear_search(struct ox_device *device, const struct ox_o
     return plugin_of(device)->linear_search(device, forward, backward, search);
 }
 
+enum ox_status ox_cuda_device_reach(struct ox_device *device, struct ox_device *peer, bool *out) {
+    return plugin_of(device)->reach(device, peer, out);
+}
+
 bool ox_cuda_gemm_text(struct ox_device *device, uint32_t idx, char text[OX_CUDA_GEMM_BYTES]) {
     return plugin_of(device)->gemm_text(device, idx, text);
 }

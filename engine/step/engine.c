@@ -223,6 +223,17 @@ static enum ox_status use_nccl(struct ox_engine *engine) {
     return ox_engine_all(engine, revive, NULL, "ranks without NCCL");
 }
 
+/* Without this, copies from GPU to GPU would pass through host memory also where a link joins both. */
+static enum ox_status join_gpus(struct ox_device *const *devices, uint32_t count) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < count * count; i++) {
+        bool reaches = false;
+        OX_THEN(status, devices[i % count] == NULL ? OX_OK : ox_cuda_device_reach(devices[i / count], devices[i % count],
+                                                                                  &reaches));
+    }
+    return status;
+}
+
 /* Lets the ranks reach each other, and gives each a thread. All processes come here. */
 static enum ox_status connect_ranks(struct ox_engine *engine) {
     struct ox_device *devices[OX_COMM_RANKS_MAX] = {NULL};
@@ -237,6 +248,7 @@ static enum ox_status connect_ranks(struct ox_engine *engine) {
     const struct ox_comm_local_config local = {
         .count = count, .devices = devices, .limits = ox_link_limits(&engine->config)};
     enum ox_status status = count == 1 ? OX_OK : ox_pool_open(count, &engine->threads);
+    OX_THEN(status, join_gpus(devices, count));
     status = ox_team_agree(engine->config.team, OX_TEAM_RUN, status, "threads of ranks");
     OX_THEN(status, engine->config.team == NULL ? ox_comm_local_open(&local, comms)
                                                 : ox_comm_mpi_open(NULL, &local, comms));

@@ -295,6 +295,28 @@ static enum ox_status facts(struct ox_device *device, struct ox_cuda_device_info
     return status;
 }
 
+static enum ox_status reach(struct ox_device *device, struct ox_device *peer, bool *out) {
+    struct ox_cuda_device *const cuda = cuda_of(device);
+    const int other = cuda_of(peer)->idx;
+    int can = 0;
+    *out = other == cuda->idx;
+    if (*out) {
+        return OX_OK;
+    }
+    OX_TRY(ox_cuda_check(cudaDeviceCanAccessPeer(&can, cuda->idx, other), "asking for peer access"));
+    if (can == 0) {
+        return OX_OK;
+    }
+    OX_TRY(use(cuda));
+    const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+    *out = error == cudaSuccess || error == cudaErrorPeerAccessAlreadyEnabled;
+    if (*out || error == cudaErrorTooManyPeers) { /* the hardware has room for eight */
+        (void)cudaGetLastError(); /* clears it for the next call */
+        return OX_OK;
+    }
+    return ox_cuda_check(error, "allowing peer access");
+}
+
 /* ---- the border ------------------------------------------------------------------------------------ */
 
 extern const struct ox_cuda_plugin ox_cuda_plugin;
@@ -307,6 +329,7 @@ const struct ox_cuda_plugin ox_cuda_plugin = {
     .ops_init = ox_ops_fill_cuda,
     .facts = facts,
     .about = about,
+    .reach = reach,
     .gemm_text = ox_cuda_blas_text,
     .linear_search = ox_cuda_blas_search,
     .nccl = ox_cuda_nccl_ops,

@@ -13,7 +13,9 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
+#include <utility>
 
 struct simt_event {
     std::mutex lock;
@@ -36,14 +38,14 @@ simt_counters simt_counted;
 
 enum { RUNTIME_VERSION = 13000 };
 
-/* A test of the whole program says with OX_SIMT_DEVICES how many devices there are, and with OX_SIMT_LOST_DEVICE which
- * of them another process holds. */
+/* A test of the whole program says with OX_SIMT_DEVICES how many devices there are, with OX_SIMT_LOST_DEVICE which of them
+ * another process holds, and with OX_SIMT_PEERS=0 that none has access to another one's memory. */
 static int setting(const char *name, int otherwise) {
     const char *const text = std::getenv(name);
     return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : otherwise;
 }
 
-static const int lost_device = setting("OX_SIMT_LOST_DEVICE", -1);
+static const int lost_device = setting("OX_SIMT_LOST_DEVICE", -1), peers = setting("OX_SIMT_PEERS", 1);
 static std::atomic<int> device_count{setting("OX_SIMT_DEVICES", 1)}, driver_version{RUNTIME_VERSION}, capability{90};
 static std::atomic<bool> same_host_pointer{true};
 static std::atomic<uint64_t> calls_to_failure{0}, pieces_to_break{0}, delay_seed{0}, delay_ns_max{0};
@@ -244,6 +246,26 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaSetDeviceFlags(unsigned flags) {
     (void)flags;
     return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    if (device < 0 || device >= device_count || peer < 0 || peer >= device_count) {
+        return simt_note(cudaErrorInvalidDevice);
+    }
+    *can = device != peer && peers != 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    static std::mutex lock;
+    static std::set<std::pair<int, int>> enabled;
+    int can = 0;
+    if (flags != 0 || cudaDeviceCanAccessPeer(&can, current_device, peer) != cudaSuccess || can == 0) {
+        return simt_note(cudaErrorInvalidDevice);
+    }
+    const std::lock_guard<std::mutex> held(lock);
+    return enabled.insert({current_device, peer}).second ? cudaSuccess
+                                                         : simt_note(cudaErrorPeerAccessAlreadyEnabled);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
