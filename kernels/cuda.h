@@ -23,9 +23,9 @@ struct ox_cuda_config {
  * plugin has no code for the device. */
 OX_MUST enum ox_status ox_cuda_device_open(const struct ox_cuda_config *config, struct ox_device **out);
 
-/* Lets copies on `device` go straight to and from the memory of `peer`, another device of this process, and sets *out to
- * whether they do. Where the hardware or the driver refuses that (GeForce), such copies work too, but pass through host
- * memory. The same again changes nothing. Any thread. */
+/* Lets copies on `device` go straight to and from the memory of `peer`, another device of this process, and sets *out
+ * to whether they do. Where the hardware or the driver refuses that (GeForce), such copies work too, but pass through
+ * host memory. The same again changes nothing. Any thread. */
 OX_MUST enum ox_status ox_cuda_device_reach(struct ox_device *device, struct ox_device *peer, bool *out);
 
 /* Fills the whole table for lanes of that device. */

@@ -228,8 +228,8 @@ static enum ox_status join_gpus(struct ox_device *const *devices, uint32_t count
     enum ox_status status = OX_OK;
     for (uint32_t i = 0; i < count * count; i++) {
         bool reaches = false;
-        OX_THEN(status, devices[i % count] == NULL ? OX_OK : ox_cuda_device_reach(devices[i / count], devices[i % count],
-                                                                                  &reaches));
+        struct ox_device *const device = devices[i / count], *const peer = devices[i % count];
+        OX_THEN(status, device == NULL ? OX_OK : ox_cuda_device_reach(device, peer, &reaches));
     }
     return status;
 }

@@ -14,7 +14,7 @@
 
 enum { VERSION = 2, WHERE_BYTES = OX_PATH_BYTES + 64 };
 
-enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE, BYTES_PER_FLOP };
+enum kind { TEXT, BYTES, COUNT, RATE, FLOPS, SECONDS, SECONDS_PER_PARAM, SECONDS_PER_BYTE, BYTES_PER_FLOP, SHARE };
 
 /* Limits that catch a value in the wrong unit: GB/s and TFLOP/s lie below, milliseconds and nanoseconds above. */
 static const struct {
@@ -29,6 +29,7 @@ static const struct {
     [SECONDS_PER_PARAM] = {1e-15, 1e-4, "seconds"},
     [SECONDS_PER_BYTE] = {1e-15, 1e-7, "seconds"},
     [BYTES_PER_FLOP] = {1e-6, 100.0, "bytes"},
+    [SHARE] = {1e-3, 1.0, "parts of one"},
 };
 
 struct field {
@@ -55,6 +56,7 @@ static const struct field gpu_fields[] = {
     {"count", offsetof(struct ox_machine_gpu, count), COUNT, true, 0},
     {"links_bytes_per_second", offsetof(struct ox_machine_gpu, links_rate), RATE, true, 0},
     {"peer_bytes_per_second", offsetof(struct ox_machine_gpu, peer_rate), RATE, true, 0},
+    {"peer_share_of_links", offsetof(struct ox_machine_gpu, peer_of_links), SHARE, true, 0},
     {"memory_bytes_per_second", offsetof(struct ox_machine_gpu, memory_rate), RATE, true, 0},
     {"machines", offsetof(struct ox_machine_gpu, machines), COUNT, true, 0},
     {"net_bytes_per_second", offsetof(struct ox_machine_gpu, net_rate), RATE, true, 0},
@@ -100,6 +102,7 @@ static const struct field comm_fields[] = {
     {"ranks", offsetof(struct ox_machine_comm, ranks), COUNT, false, 0},
     {"gather_bytes_per_second", offsetof(struct ox_machine_comm, gather_rate), RATE, false, 0},
     {"exchange_bytes_per_second", offsetof(struct ox_machine_comm, exchange_rate), RATE, false, 0},
+    {"pair_bytes_per_second", offsetof(struct ox_machine_comm, pair_rate), RATE, true, 0},
     {"meet_seconds", offsetof(struct ox_machine_comm, meet_seconds), SECONDS, false, 0},
     {0},
 };

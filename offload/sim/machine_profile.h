@@ -39,6 +39,8 @@ struct ox_machine_gpu {
     double duplex_rate;            /* both directions at a time, added */
     double links_rate;             /* the links of all GPUs at a time, both directions added; 0: each as alone */
     double peer_rate;              /* from one GPU to another, one direction; 0: no peer access, through host memory */
+    double peer_of_links;          /* of such a copy's time, what the links to the host cannot use: 0 with links between
+                                    * GPUs, 1 where peers meet on the same PCIe links */
     /* Machines like this one, of `count` GPUs each (0: one), and what a GPU reaches to one of another machine while all
      * do, in one direction, beside the time until a byte arrives. */
     uint32_t machines;
@@ -80,6 +82,7 @@ struct ox_machine_drive {
 struct ox_machine_comm {
     uint32_t ranks;
     double gather_rate, exchange_rate;
+    double pair_rate;    /* from one neighbour, while each gives to the other one; 0: not known */
     double meet_seconds; /* until all have come; a call has two meetings */
 };
 

@@ -376,6 +376,8 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     if (gpu->peer_rate > 0) {
         work.use[OX_SIM_PEER_IN] = max(work.use[OX_SIM_PEER_IN], (double)bytes.in * near / gpu->peer_rate);
         work.use[OX_SIM_PEER_OUT] = max(work.use[OX_SIM_PEER_OUT], (double)bytes.out * near / gpu->peer_rate);
+        work.use[OX_SIM_H2D] += (double)bytes.in * near / gpu->peer_rate * gpu->peer_of_links;
+        work.use[OX_SIM_D2H] += (double)bytes.out * near / gpu->peer_rate * gpu->peer_of_links;
     } else {
         work.use[OX_SIM_H2D] += (double)bytes.in * near / gpu->h2d_rate;
         work.use[OX_SIM_D2H] += (double)bytes.out * near / gpu->d2h_rate;
@@ -392,17 +394,17 @@ static bool lands_on_host(const struct pricing *p) {
                              p->setup->input->placement.act_tier != OX_TIER_DEVICE;
 }
 
-/* What a rank of a pipeline gives to another one or takes from it. On the CPU the taker copies. A GPU brings what is to
- * stay in host memory down its own link; with peer access the rest goes from GPU to GPU, without it down one link and
- * up the other. */
+/* What a rank of a pipeline gives or takes. On the CPU the taker copies. A GPU brings what is to stay in host memory
+ * down its own link; the rest goes from GPU to GPU, or without peer access down one link and up the other. */
 static struct ox_sim_work pass_on(const struct pricing *p) {
     struct ox_sim_work work = new_work(p);
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
-    const double bytes = (double)p->task->bytes;
+    const double bytes = (double)p->task->bytes, seconds = gpu->peer_rate > 0 ? bytes / gpu->peer_rate : 0;
     const bool takes = p->task->lane == OX_LANE_LINK_IN;
     work.latency *= 2; /* both meet before and after */
     if (!p->on_gpu) {
-        work.seconds = 2 * bytes / p->core_rate;
+        const struct ox_machine_comm *const known = ox_machine_comm_of(p->machine, ox_plan_rank_count(p->setup->input));
+        work.seconds = known != NULL && known->pair_rate > 0 ? bytes / known->pair_rate : 2 * bytes / p->core_rate;
         if (takes) {
             use_cores(p, &work, work.seconds, 1);
             use_memory(p, &work, 2 * bytes);
@@ -417,7 +419,8 @@ static struct ox_sim_work pass_on(const struct pricing *p) {
         work.seconds = bytes / gpu->d2h_rate;
         work.use[OX_SIM_D2H] = takes ? 0 : work.seconds;
     } else if (gpu->peer_rate > 0) {
-        work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] += bytes / gpu->peer_rate;
+        work.use[takes ? OX_SIM_PEER_IN : OX_SIM_PEER_OUT] += seconds;
+        work.use[takes ? OX_SIM_H2D : OX_SIM_D2H] += seconds * gpu->peer_of_links;
     } else {
         work.seconds = bytes / gpu->d2h_rate + bytes / gpu->h2d_rate;
         work.use[takes ? OX_SIM_H2D : OX_SIM_D2H] = bytes / (takes ? gpu->h2d_rate : gpu->d2h_rate);

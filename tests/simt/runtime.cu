@@ -38,8 +38,8 @@ simt_counters simt_counted;
 
 enum { RUNTIME_VERSION = 13000 };
 
-/* A test of the whole program says with OX_SIMT_DEVICES how many devices there are, with OX_SIMT_LOST_DEVICE which of them
- * another process holds, and with OX_SIMT_PEERS=0 that none has access to another one's memory. */
+/* A test of the whole program says with OX_SIMT_DEVICES how many devices there are, with OX_SIMT_LOST_DEVICE which of
+ * them another process holds, and with OX_SIMT_PEERS=0 that none has access to another one's memory. */
 static int setting(const char *name, int otherwise) {
     const char *const text = std::getenv(name);
     return text != nullptr ? static_cast<int>(std::strtol(text, nullptr, 10)) : otherwise;

@@ -192,6 +192,7 @@ void ox_bench_comm_fill(const struct ox_bench *bench, struct ox_machine *out) {
             .ranks = ranks,
             .gather_rate = ox_bench_value(bench, "comm.gather.ranks_%" PRIu32 ".%" PRIu64 "KiB", ranks, size),
             .exchange_rate = ox_bench_value(bench, "comm.exchange.ranks_%" PRIu32 ".%" PRIu64 "KiB", ranks, size),
+            .pair_rate = ox_bench_value(bench, "comm.pair.ranks_%" PRIu32 ".%" PRIu64 "KiB", ranks, size),
             .meet_seconds = ox_bench_value(bench, "comm.meet.ranks_%" PRIu32, ranks)};
         if (comm.gather_rate > 0 && comm.exchange_rate > 0 && comm.meet_seconds > 0) {
             out->comm[out->comm_count++] = comm;

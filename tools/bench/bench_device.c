@@ -62,9 +62,8 @@ static enum ox_status open_lane(struct ox_bench_device *device) {
     return status;
 }
 
-static enum ox_status open_gpu(uint64_t lead_bytes, bool own_attention, struct ox_bench_device *gpu) {
-    const struct ox_cuda_config config = {.own_attention = own_attention};
-    enum ox_status status = ox_cuda_device_open(&config, &gpu->device);
+static enum ox_status open_gpu(uint64_t lead_bytes, const struct ox_cuda_config *config, struct ox_bench_device *gpu) {
+    enum ox_status status = ox_cuda_device_open(config, &gpu->device);
     OX_THEN(status, ox_cuda_device_query(gpu->device, &gpu->facts));
     if (status == OX_OK) {
         ox_ops_init_cuda(gpu->device, &gpu->ops);
@@ -82,8 +81,8 @@ enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
     enum ox_status status = allocate(&bench->gpu);
     if (status == OX_OK) {
         const uint64_t size = bench->config->bench.size_bytes;
-        status = open_gpu(ox_align_up(size > 0 ? ox_min_u64(LEAD_BYTES, size / 4) : (uint64_t)LEAD_BYTES, 4096), false,
-                          bench->gpu);
+        status = open_gpu(ox_align_up(size > 0 ? ox_min_u64(LEAD_BYTES, size / 4) : (uint64_t)LEAD_BYTES, 4096),
+                          &(struct ox_cuda_config){0}, bench->gpu);
     }
     if (status == OX_OK) {
         char memory[OX_SIZE_TEXT_BYTES];
@@ -95,13 +94,28 @@ enum ox_status ox_bench_gpu_open(struct ox_bench *bench) {
     return status == OX_E_DEVICE && bench->config->memory.device == OX_DEVICE_CHOICE_AUTO ? OX_OK : status;
 }
 
-enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {
+static enum ox_status open_another(const struct ox_bench_device *gpu, const struct ox_cuda_config *config,
+                                   struct ox_bench_device **out) {
     enum ox_status status = allocate(out);
-    OX_THEN(status, open_gpu(gpu->lead_bytes, true, *out));
+    OX_THEN(status, open_gpu(gpu->lead_bytes, config, *out));
     if (status != OX_OK) {
         ox_bench_device_close(out);
     }
     return status;
+}
+
+enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out) {
+    return open_another(gpu, &(struct ox_cuda_config){.own_attention = true}, out);
+}
+
+enum ox_status ox_bench_gpu_open_at(const struct ox_bench_device *gpu, uint32_t device_idx,
+                                    struct ox_bench_device **out) {
+    return open_another(gpu, &(struct ox_cuda_config){.device_idx = device_idx}, out);
+}
+
+uint32_t ox_bench_gpu_count(void) {
+    struct ox_cuda_plugin_info plugin;
+    return ox_cuda_plugin_query(NULL, &plugin) == OX_OK ? plugin.device_count : 0;
 }
 
 void ox_bench_gpu_close(struct ox_bench *bench) {

@@ -35,6 +35,10 @@ OX_MUST enum ox_status ox_bench_gpu_open(struct ox_bench *bench);
 void ox_bench_gpu_close(struct ox_bench *bench);
 /* Opens the same GPU again, with the project's own attention kernels. */
 OX_MUST enum ox_status ox_bench_gpu_open_own(const struct ox_bench_device *gpu, struct ox_bench_device **out);
+/* Opens another GPU of the machine, and says how many there are. */
+OX_MUST enum ox_status ox_bench_gpu_open_at(const struct ox_bench_device *gpu, uint32_t device_idx,
+                                            struct ox_bench_device **out);
+uint32_t ox_bench_gpu_count(void);
 /* Opens the CPU device with that many threads. */
 OX_MUST enum ox_status ox_bench_cpu_open(uint32_t threads, struct ox_bench_device **out);
 void ox_bench_device_close(struct ox_bench_device **device);

@@ -138,16 +138,18 @@ static void fill_host(const struct ox_bench *bench, struct ox_machine_host *out)
     fill_adam(bench, &out->adam);
 }
 
-/* GPUs that the driver shows, which are taken to be alike, for --ranks; 0 stands for one. */
-static uint32_t gpu_count(void) {
-    struct ox_cuda_plugin_info plugin;
-    return ox_cuda_plugin_query(NULL, &plugin) == OX_OK && plugin.device_count > 1 ? plugin.device_count : 0;
-}
+/* Less of a link than this, which copies from GPU to GPU take from others, is the measurement's own noise. */
+static const double LINK_SHARE_LEAST = 0.05;
 
 static void fill_gpu(const struct ox_bench *bench, struct ox_machine_gpu *out) {
     snprintf(out->name, sizeof out->name, "%.127s", bench->gpu->facts.name);
     out->memory_bytes = bench->gpu->facts.memory_bytes;
-    out->count = gpu_count();
+    const uint32_t count = ox_bench_gpu_count(); /* which are taken to be alike */
+    out->count = count > 1 ? count : 0;
+    out->links_rate = ox_bench_value(bench, "copy.gpus.links");
+    out->peer_rate = ox_bench_value(bench, "copy.gpus.peer");
+    const double share = ox_bench_value(bench, "copy.gpus.peer_of_links");
+    out->peer_of_links = share >= LINK_SHARE_LEAST ? share : 0;
     out->fp32_flops = ox_bench_value(bench, "gemm.gpu.block.f32");
     out->bf16_flops = fmax(ox_bench_value(bench, "gemm.gpu.block.bf16"), out->fp32_flops);
     out->attention_flops = ox_bench_value(bench, "attention.gpu.forward.bf16");

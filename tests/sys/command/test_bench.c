@@ -165,6 +165,29 @@ static void test_gpu(void) {
     sys_use(before);
 }
 
+/* Several GPUs are measured at once, and what one takes from another is named by whether it passes through the host. */
+static void test_gpus(void) {
+    char *const before = sys_use_emulated();
+    setenv("OX_SIMT_DEVICES", "3", 1);
+    for (int peers = 0; peers < 2; peers++) {
+        setenv("OX_SIMT_PEERS", peers ? "1" : "0", 1);
+        begin("copy --size 256KiB --device cuda --rounds 1 --format json --compute-threads 1");
+        sys_run_well(&args, &process);
+        json_t *const records = parse(process.outcome.out);
+        (void)check_records(records);
+        CHECK(value_of(records, "copy.gpus.links") > 0.0);
+        CHECK(value_of(records, peers ? "copy.gpus.peer" : "copy.gpus.through_host") > 0.0);
+        const double share = value_of(records, peers ? "copy.gpus.peer_of_links" : "copy.gpus.through_host_of_links");
+        CHECK(share >= 0.0 && share <= 1.0);
+        CHECK((strstr(process.outcome.out, "copy.gpus.peer") != NULL) == (peers != 0));
+        CHECK(strstr(process.outcome.err, "copy: 3 GPUs, pinned memory") != NULL);
+        json_decref(records);
+    }
+    unsetenv("OX_SIMT_PEERS");
+    unsetenv("OX_SIMT_DEVICES");
+    sys_use(before);
+}
+
 /* ---- a model's sizes ----------------------------------------------------------------------------------- */
 
 static const char *const model_text =
@@ -420,6 +443,7 @@ int main(void) {
     test_comm();
     test_gpu();
     test_model();
+    test_gpus();
     test_model_on_gpu();
     test_nvme();
     test_without_fio();

@@ -19,7 +19,7 @@ static const struct ox_machine full = {
     .gpu = {.name = "a card", .memory_bytes = 25769803776, .bf16_flops = 140.1e12, .fp32_flops = 70e12,
             .h2d_rate = 26.8e9, .d2h_rate = 26.7e9, .duplex_rate = 1e11 / 3,
             .machines = 16, .net_rate = 4e10, .net_latency = 5e-6,
-            .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .attention_flops = 90e12,
+            .count = 4, .links_rate = 8e10, .peer_rate = 4.5e11, .peer_of_links = 0.25, .attention_flops = 90e12,
             .attention_backward_flops = 60.5e12, .mha_attention_flops = 110e12,
             .mha_attention_backward_flops = 80.5e12},
     .host = {.memory_bytes = 137438953472, .cores = 16, .dram_rate = 67e9, .core_flops = 0.1e12, .flops = 1.1e12,
@@ -30,7 +30,7 @@ static const struct ox_machine full = {
                {.name = "two", .read_rate = 7e9, .write_rate = 5e9, .mix_rate = 6e9, .latency_seconds = 90e-6,
                 .flush_seconds = 1e-3}},
     .drive_count = 2,
-    .comm = {{.ranks = 2, .gather_rate = 12e9, .exchange_rate = 1e10 / 3, .meet_seconds = 7e-6},
+    .comm = {{.ranks = 2, .gather_rate = 12e9, .exchange_rate = 1e10 / 3, .pair_rate = 5e9, .meet_seconds = 7e-6},
              {.ranks = 8, .gather_rate = 4e9, .exchange_rate = 2e9, .meet_seconds = 3e-5}},
     .comm_count = 2,
     .task_seconds = 5e-6,
@@ -94,7 +94,8 @@ static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu
            strcmp(a->name, b->name) == 0 && a->memory_bytes == b->memory_bytes && a->bf16_flops == b->bf16_flops &&
            a->fp32_flops == b->fp32_flops && a->h2d_rate == b->h2d_rate && a->d2h_rate == b->d2h_rate &&
            a->duplex_rate == b->duplex_rate && a->count == b->count && a->links_rate == b->links_rate &&
-           a->peer_rate == b->peer_rate && a->attention_flops == b->attention_flops &&
+           a->peer_rate == b->peer_rate && a->peer_of_links == b->peer_of_links &&
+           a->attention_flops == b->attention_flops &&
            a->attention_backward_flops == b->attention_backward_flops &&
            a->mha_attention_flops == b->mha_attention_flops &&
            a->mha_attention_backward_flops == b->mha_attention_backward_flops;
@@ -102,7 +103,7 @@ static bool same_gpu(const struct ox_machine_gpu *a, const struct ox_machine_gpu
 
 static bool same_comm(const struct ox_machine_comm *a, const struct ox_machine_comm *b) {
     return a->ranks == b->ranks && a->gather_rate == b->gather_rate && a->exchange_rate == b->exchange_rate &&
-           a->meet_seconds == b->meet_seconds;
+           a->pair_rate == b->pair_rate && a->meet_seconds == b->meet_seconds;
 }
 
 static bool same(const struct ox_machine *a, const struct ox_machine *b) {

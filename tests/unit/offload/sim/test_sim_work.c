@@ -490,6 +490,11 @@ static uint32_t check_no_peers(uint64_t seed) {
         const struct ox_peer_bytes bytes = ox_plan_peer_bytes(plans.train, &s.in, &plans.train->tasks[i]);
         s.machine.gpu.peer_rate = 7e9;
         const struct ox_sim_work with = ox_sim_task_work(&setup, plans.train, i);
+        s.machine.gpu.peer_of_links = 0.5; /* half of the time is taken from the links' too */
+        const struct ox_sim_work shared = ox_sim_task_work(&setup, plans.train, i);
+        CHECK(fabs(shared.use[OX_SIM_H2D] - with.use[OX_SIM_H2D] - (double)bytes.in / 14e9) <= 1e-12);
+        CHECK(fabs(shared.use[OX_SIM_D2H] - with.use[OX_SIM_D2H] - (double)bytes.out / 14e9) <= 1e-12);
+        s.machine.gpu.peer_of_links = 0;
         s.machine.gpu.peer_rate = 0;
         const struct ox_sim_work without = ox_sim_task_work(&setup, plans.train, i);
         const double up = (double)bytes.in / s.machine.gpu.h2d_rate, down = (double)bytes.out / s.machine.gpu.d2h_rate;
