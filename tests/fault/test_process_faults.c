@@ -1,9 +1,9 @@
 /* One process of several fails at any call to the others, before or after these have come to it, or at its drive, or
- * ends there: at a transfer of a pipeline too, and where ranks of both divide features. No process hangs. All return
- * the same status, with a text that says what failed, or where all had come to a call whose end one did not hear of,
- * the others learn it at their next call. They then go back together, in
- * the same engines where these can still reach each other, else opened anew, to one step: no commit is lost that a
- * call has reported, on any of them. What follows has the bits of one process.
+ * ends there: at a transfer of a pipeline too, and where ranks of both divide features, or experts, whose rows they
+ * send each other in rounds. No process hangs. All return the same status, with a text that says what failed, or where
+ * all had come to a call whose end one did not hear of, the others learn it at their next call. They then go back
+ * together, in the same engines where these can still reach each other, else opened anew, to one step: no commit is
+ * lost that a call has reported, on any of them. What follows has the bits of one process.
  *
  *     test_process_faults [STRIDE [PLACE]]: tries every STRIDE-th of the faults, and all at the vote, at one place
  *     alone; OX_TEST_ALL=2: all */
@@ -46,6 +46,7 @@ static const struct example {
     uint32_t pipe, chunks; /* coordinates of a pipeline, one a process or more, and runs of stages of each; 0: none */
     enum ox_pipe_schedule schedule;
     uint32_t tensors; /* ranks that divide features; 0: 1 */
+    uint32_t experts; /* and experts, of another model; with more ranks, several have the same; 0: 1 */
 } examples[] = {
     {.place = {.name = "all on NVMe", .request = {99, 2, NVME, NVME, NVME, NVME, 0, 0}, .drives = 2}},
     {.place = {.name = "overlapped", .request = {1, 1, HOST, HOST, NVME, HOST, 1, 0}, .drives = 1}},
@@ -64,6 +65,9 @@ static const struct example {
     {.place = {.name = "pipeline, interleaved", .request = {1, 2, DEVICE, DEVICE, DEVICE, DEVICE, 1, 0}, .drives = 1},
      .pipe = 2, .schedule = OX_PIPE_INTERLEAVED, .chunks = 2},
     {.place = {.name = "divided features", .request = {1, 1, HOST, HOST, NVME, HOST, 0, 0}, .drives = 1}, .tensors = 2},
+    {.place = {.name = "divided experts", .request = {99, 2, NVME, NVME, NVME, NVME, 0, 0}, .drives = 1}, .experts = 2},
+    {.place = {.name = "divided experts, speculative", .request = {1, 1, HOST, HOST, NVME, HOST, 1, 2}, .drives = 1},
+     .experts = 2},
 };
 enum { EXAMPLES = sizeof examples / sizeof *examples };
 
@@ -577,6 +581,7 @@ static void check_example(const struct example *example, uint32_t ranks, enum wi
     rig.run.pipe_chunks = example->chunks;
     rig.run.schedule = example->schedule;
     rig.run.tensors = example->tensors;
+    rig.run.experts = example->experts;
     seats = ranks / PROCESSES;
     rig.injects = false;
     run_case();
@@ -602,6 +607,33 @@ static void check_example(const struct example *example, uint32_t ranks, enum wi
     }
 }
 
+/* The examples of a model, a mixture or not; `only`: one of all, or NOTHING. */
+static void check_model(const char *name, uint32_t only) {
+    const bool mixture = strcmp(name, "four_mixtral") == 0;
+    golden_open(name, &rig.golden);
+    rig.golden.micro_batches = GROUPS;
+    rig.run = golden_run(&rig.golden);
+    rig.run.compute_threads = 1;
+    rig.run.sum_groups = GROUPS;
+    rig.run.tensor_groups = mixture ? 1 : 2; /* of one model: a run's bits depend on groups alone */
+    rig.run.experts_per_unit = mixture ? 1 : 0;
+    golden_train(&rig.golden, &rig.run, &harness_in_memory, STEPS, &rig.expected);
+    for (uint32_t ranks = PROCESSES; ranks <= PROCESSES * SEATS_MAX; ranks += PROCESSES) {
+        for (uint32_t i = 0; i < EXAMPLES; i++) {
+            for (int window = 0; window < WINDOW_COUNT; window++) {
+                if ((examples[i].experts > 0) != mixture) {
+                    continue;
+                }
+                if (only == NOTHING ? test_takes(ranks / PROCESSES + i + (unsigned)window, 2) : only == i) {
+                    check_example(&examples[i], ranks, (enum window)window);
+                }
+            }
+        }
+    }
+    outcome_close(&rig.expected);
+    golden_close(&rig.golden);
+}
+
 int main(int argc, char **argv) {
     setvbuf(stdout, NULL, _IOLBF, 0); /* a hang then shows where */
     signal(SIGALRM, say_hang);
@@ -610,13 +642,6 @@ int main(int argc, char **argv) {
     vote_stride = argc >= 2 || all ? 1 : VOTE_STRIDE * test_stride(4);
     const uint32_t only = argc >= 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : NOTHING;
     (void)test_folder(); /* before there are threads */
-    golden_open("llama_bias", &rig.golden);
-    rig.golden.micro_batches = GROUPS;
-    rig.run = golden_run(&rig.golden);
-    rig.run.compute_threads = 1;
-    rig.run.sum_groups = GROUPS;
-    rig.run.tensor_groups = 2; /* of one model: a run's bits depend on groups alone */
-    golden_train(&rig.golden, &rig.run, &harness_in_memory, STEPS, &rig.expected);
     for (uint32_t p = 0; p < PROCESSES; p++) {
         mortal[p] = *ox_io_threads();
         mortal[p].queue_submit = p == 0 ? submit_0 : submit_1;
@@ -624,20 +649,11 @@ int main(int argc, char **argv) {
     }
     CHECK(pthread_barrier_init(&together, NULL, PROCESSES) == 0);
     process_watch = watch;
-    for (uint32_t ranks = PROCESSES; ranks <= PROCESSES * SEATS_MAX; ranks += PROCESSES) {
-        for (uint32_t i = 0; i < EXAMPLES; i++) {
-            for (int window = 0; window < WINDOW_COUNT; window++) {
-                if (only == NOTHING ? test_takes(ranks / PROCESSES + i + (unsigned)window, 2) : only == i) {
-                    check_example(&examples[i], ranks, (enum window)window);
-                }
-            }
-        }
-    }
+    check_model("llama_bias", only);
+    check_model("four_mixtral", only);
     pthread_barrier_destroy(&together);
     for (uint32_t p = 0; p < PROCESSES; p++) {
         ox_io_fault_close(&drives[p]);
     }
-    outcome_close(&rig.expected);
-    golden_close(&rig.golden);
     return test_end();
 }

@@ -1,6 +1,7 @@
 /* A run of two processes of which one, both, or the launcher is killed at any moment. All processes are gone soon, also
  * where the launcher leaves the others alone. The run goes on from the stores of its processes and ends with the bytes
- * of the undisturbed run of one rank; no step that was told of is lost.
+ * of the undisturbed run of one rank; no step that was told of is lost. Of a mixture, ranks divide the experts, so that
+ * kills land between and in the rounds in which they send each other rows.
  *
  *     test_kill_processes [--count KILLS [FIRST]]    the number of the first kill decides the moments */
 #include "base/clock.h"
@@ -27,7 +28,7 @@ static const char *const places[] = {
     "--persist-steps 1",
     "--device-mem 8MiB --host-mem 64MiB --weights-tier nvme --state-tier nvme --grads-tier nvme --tiles 1",
     "--persist-steps 1 --optimizer-overlap held",
-    "--state-tier nvme --optimizer-overlap speculative",
+    "--persist-steps 1 --state-tier nvme --optimizer-overlap speculative",
     "--persist-steps 1 --state-tier nvme --chaos-seed 5",
     "--persist-steps 1 --device-mem 16MiB --host-mem 64MiB --device-state-units 2 --state-tier nvme"};
 enum { PLACE_COUNT = sizeof places / sizeof *places };
@@ -57,6 +58,7 @@ static struct sys_process process;
 static struct sys_mpi_run run;
 static const char *model_path, *text_path;
 static const char *numerics = ""; /* arguments of all runs that decide numbers */
+static bool has_experts; /* which ranks divide, but where each has a copy */
 
 static struct {
     unsigned kills, of[VICTIM_COUNT], resumes, ends, repeated; /* repeated: steps told of that were done again */
@@ -166,9 +168,13 @@ static bool run_part(unsigned kills_max, unsigned first, long *told_step) {
     const struct victim *const victim = &victims[victim_idx];
     const int ranks = rank_counts[(first + counts.ends) % 2];
     begin("killed", ranks, places[part++ % PLACE_COUNT]);
-    if ((first + counts.ends) % 3 == 1) { /* each process has a copy, which its store holds */
+    const bool copies = (first + counts.ends) % 3 == 1; /* each process has one, which its store holds */
+    if (copies) {
         sys_args_word(&args, "--sharding=hybrid_shard");
         sys_args_word(&args, "--shard-size=%d", ranks / 2);
+    }
+    if (has_experts && (!copies || ranks > 2)) { /* of four ranks without copies two have the same experts */
+        sys_args_word(&args, "--expert-parallel-size=2");
     }
     sys_args_add(&args, fresh ? "--overwrite-output-dir" : "--resume latest");
     sys_args_drive(&args, "killed-drive", "32MiB");
@@ -241,6 +247,7 @@ int main(int argc, char **argv) {
     files_remove_folder("expected");
     model_path = sys_write_model("deepseek");
     numerics = "--router-aux-loss-coef 0.01 --experts-per-unit 4";
+    has_experts = true;
     test_kills((kills + 1) / 2, first);
     return test_end();
 }
