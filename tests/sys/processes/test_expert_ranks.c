@@ -207,10 +207,10 @@ int main(void) {
         }
         end_one(&expected);
     }
-    static const char *const ranks[5] = {"--expert-parallel-size 2", "--ranks 1", "--expert-parallel-size 4",
-                                         "--mesh dp=4", "--mesh ep=2,pp=2"};
+    static const char *const ranks[5] = {"--expert-parallel-size 2", "--mesh dp=4,ep=2", "--expert-parallel-size 4",
+                                         "--ranks 1", "--mesh ep=2,pp=2"};
     change_ranks(&experts_families[0], "", ranks);
-    go_on_from_stores(&experts_families[0], "", "--expert-parallel-size 2 --state-tier nvme");
+    go_on_from_stores(&experts_families[0], "", "--mesh dp=4,ep=2 --state-tier nvme"); /* slices in two stores */
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 0);
     return test_end();
