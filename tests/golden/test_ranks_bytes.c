@@ -1,5 +1,6 @@
-/* Bytes between ranks: what crossed, what the plans say and what the endpoints counted equal formulas that are written
- * here by hand. Every unit of the model is a multiple of four chunks, so each of 2 or 4 ranks has an equal slice. */
+/* Bytes between ranks, and memory of each: what crossed, what the plans say and what the endpoints counted equal
+ * formulas that are written here by hand. Every unit of the first model is a multiple of four chunks, so each of 2 or 4
+ * ranks has an equal slice. */
 #include "base/bytes.h"
 #include "kernels/comm/comm.h"
 #include "tests/kit/files.h"
@@ -14,6 +15,12 @@ static const char model_config[] =
     "{\"model_type\": \"gpt2\", \"architectures\": [\"GPT2LMHeadModel\"], \"n_embd\": 64, \"n_head\": 4, "
     "\"n_inner\": 7616, \"n_layer\": 2, \"n_positions\": 130, \"vocab_size\": 126, "
     "\"activation_function\": \"gelu_new\", \"layer_norm_epsilon\": 1e-05, \"tie_word_embeddings\": false}";
+
+/* Every expert takes every row, so that what crosses does not depend on the router. */
+static const char mixture_config[] =
+    "{\"model_type\": \"mixtral\", \"vocab_size\": 126, \"hidden_size\": 64, \"intermediate_size\": 32, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+    "\"max_position_embeddings\": 64, \"num_local_experts\": 4, \"num_experts_per_tok\": 4}";
 
 enum { VOCAB = 126, CHUNK = 2048, SEQ = 8, RANKS_MAX = 4, TILES_MAX = 2, STEPS = 2, HIDDEN = 64, STAGES = 4,
        BLOCKS = 2 };
@@ -268,47 +275,188 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
     harness_close(&harness);
 }
 
-/* ---- rows of sequences --------------------------------------------------------------------------------- */
+/* ---- features, rows, experts, and pairs of them --------------------------------------------------------- */
 
-/* What a rank of c receives of activations in a step, and sends, of R rows with q elements of keys, a of queries, of e
- * = 4 bytes, for each block and micro-batch. Gathering keys and values takes 2 q R (c - 1) / c elements in forward,
- * again in a backward that recomputes, and there their gradients. Exchanging rows for heads takes (2 a + 2 q) R / c
- * (c - 1) / c elements: queries, keys and values there, what attention makes of them back; again in a backward that
- * recomputes; and in backward the gradients of all these. In a ring keys and values of R / c rows go to c - 1 ranks, in
- * forward, again in a backward that recomputes, and in backward with their gradients, which also come home. */
-static void check_context(const char *config, uint32_t contexts, enum ox_context_mode mode, bool keeps) {
-    struct harness_run run = {.ranks = contexts, .contexts = contexts, .context_groups = contexts,
-                              .context_mode = mode, .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32,
-                              .model_folder = config, .batch = 1, .seq = SEQ, .micro_batches = 2, .sum_groups = 1};
+/* Ranks along each axis; of data ranks, those that divide experts. */
+struct divided {
+    uint32_t data, contexts, tensors, experts;
+    enum ox_context_mode mode;
+    bool keeps;
+};
+
+/* What a rank of c receives of activations, and sends, of R rows with q elements of keys, a of queries, of e = 4 bytes,
+ * for each block and micro-batch. Gathering keys and values takes 2 q R (c - 1) / c elements in forward, again in a
+ * backward that recomputes, and there their gradients. Exchanging rows for heads takes (2 a + 2 q) R / c (c - 1) / c
+ * elements: queries, keys and values there, what attention makes of them back; again in a backward that recomputes; and
+ * in backward the gradients of all these. In a ring keys and values of R / c rows go to c - 1 ranks, in forward, again
+ * in a backward that recomputes, and in backward with their gradients, which also come home. Each of t ranks has a t-th
+ * of the heads. */
+static uint64_t context_bytes(const struct ox_model_config *model, const struct divided *by) {
+    const uint64_t q = (uint64_t)model->kv_heads * model->head_dim, a = (uint64_t)model->heads * model->head_dim;
+    const uint64_t rows = SEQ / by->contexts, others = by->contexts - 1, times = by->keeps ? 2 : 3;
+    return (by->mode == OX_CONTEXT_GATHER    ? 2 * q * rows * others * ((times - 1) * 4 + 4)
+            : by->mode == OX_CONTEXT_ULYSSES ? times * 4 * rows * (2 * a + 2 * q) * others / by->contexts
+            : others > 0                     ? 2 * q * rows * (times * 4 * others + 4 * by->contexts) : 0) /
+           by->tensors;
+}
+
+/* The same on the tensor axis, of the whole model, with z = R h / c and y = (t - 1) / t: in each block rows are
+ * gathered before the products with columns and put together behind those with rows, in forward; again in a backward
+ * that recomputes all but the last sum; and in backward once more each. The embedding gives its rows to the ranks that
+ * have them and takes their gradients; the head gathers rows, has 16 bytes of statistics a row, and sums gradients. Of
+ * both vectors of 2 norms a block and of the last one, the gradients of all groups come together. */
+static uint64_t tensor_bytes(const struct divided *by) {
+    const uint64_t others = by->tensors - 1, rows = SEQ / by->contexts, zy = rows * HIDDEN * others / by->tensors;
+    const uint64_t of_block = by->keeps ? 4 * 4 * zy + 4 * 4 * zy : 6 * 4 * zy + 5 * 4 * zy;
+    return BLOCKS * of_block + 2 * 4 * zy + 4 * zy + 4 * zy + 16 * rows * others +
+           (2 * BLOCKS + 1) * 2 * 4 * HIDDEN * others;
+}
+
+/* The same of routes on the expert axis, in each of E / x stages of a layer: which row each pair is, and its weight,
+ * and where experts begin, from every other rank in both passes; what pairs weigh comes back. In lines of 64 bytes. */
+static uint64_t route_bytes(const struct ox_router *router, const struct divided *by) {
+    const uint64_t pairs = ox_align_up(4 * SEQ / by->contexts * router->chosen, 64);
+    const uint64_t begins = ox_align_up(4 * (router->experts + 1), 64), others = by->experts - 1;
+    return router->experts / by->experts * others * (2 * (2 * pairs + begins) + pairs);
+}
+
+/* Of rows themselves, which go to each of their experts that another rank has: there and back in forward, and in
+ * backward rows and gradients there and gradients back. */
+static uint64_t row_bytes(const struct ox_router *router, const struct divided *by) {
+    return 5 * 4 * HIDDEN * (SEQ / by->contexts) * (router->experts - router->experts / by->experts);
+}
+
+/* Whether a unit is a block's, or its experts'. */
+static bool is_of_block(const struct ox_model *model, uint32_t unit_idx) {
+    bool begun = false, ended = false;
+    for (uint32_t i = 0; i <= unit_idx; i++) {
+        begun |= model->units[i].kind == OX_UNIT_BLOCK;
+        ended |= model->units[i].kind == OX_UNIT_HEAD;
+    }
+    return begun && !ended;
+}
+
+/* How many ranks of those with the same features divide a unit. */
+static uint64_t members_of(const struct ox_unit *unit, const struct divided *by) {
+    return (uint64_t)by->data * by->contexts / (unit->kind == OX_UNIT_EXPERTS ? by->experts : 1);
+}
+
+/* Weights, gradients and all else of all ranks. Weights and gradients as of data ranks, among those that have a unit,
+ * of groups of features one set and of what is not cut one a tensor rank; blocks and experts are gathered for both
+ * passes. Square sums of experts come to all data ranks; of groups of features one for each that others have. Each
+ * micro-batch's loss, of each group of rows, and of a layer with a router 2 E + 2 sums go to all. */
+static struct expected expect_divided(const struct harness *harness, const struct divided *by, uint64_t micro_batches) {
+    const uint64_t count = (uint64_t)by->data * by->contexts, experts = harness->model->config.mixture.router.experts;
+    const uint64_t sums = 1 + (experts > 0 ? BLOCKS * (2 * experts + 2) : 0);
+    struct expected all = {.other = 8 * micro_batches * by->contexts * sums * (count * by->tensors - 1)};
+    for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+        const struct ox_unit *const unit = &harness->model->units[i];
+        const bool cut = by->tensors > 1 && unit->group != OX_NO_GROUP;
+        const uint64_t sets = cut ? 1 : by->tensors, elems = unit->elem_count * sets;
+        all.weights += 4 * elems * (members_of(unit, by) - 1) * (is_of_block(harness->model, i) ? 2 : 1);
+        all.grads += 4 * elems * (members_of(unit, by) - 1);
+        all.other += elems / CHUNK * 8 * (count - 1) + (cut ? 8 * (by->tensors - 1) * count : 0);
+    }
+    return all;
+}
+
+/* What a micro-batch leaves for backward on a rank, in host memory: of every block the rank's rows; and of the experts
+ * of its layer, however many stages they are in, once these and what experts read, which pairs are theirs in which
+ * order, where they begin, and what they weigh. */
+static uint64_t checkpoint_bytes(const struct ox_router *router, const struct divided *by) {
+    const uint64_t rows = SEQ / by->contexts / by->tensors, act = 4 * HIDDEN * rows, pairs = rows * router->chosen;
+    const uint64_t order = ox_align_up(4 * (3 * pairs + router->experts + 1), 64) + ox_align_up(4 * pairs, 64);
+    return by->keeps ? 0 : BLOCKS * (act + (router->experts > 0 ? 2 * act + order : 0));
+}
+
+/* Weights and state take 12 bytes of a parameter that a rank has. */
+static void check_divided_memory(const struct harness *harness, const struct divided *by) {
+    const struct ox_engine_plan *const first = ox_engine_plan_of(harness->engine);
+    const uint32_t count = by->data * by->contexts;
+    for (uint32_t rank = 0; rank < count * by->tensors; rank++) {
+        const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
+        uint64_t held = 0, bytes = 0;
+        for (uint32_t i = 0; i < harness->model->unit_count; i++) {
+            const uint64_t chunks = harness->model->units[i].elem_count / CHUNK;
+            const uint64_t members = members_of(&harness->model->units[i], by), each = ox_div_up(chunks, members);
+            const uint64_t before = ox_min_u64(rank % count / (count / members) * each, chunks);
+            held += ox_plan_holds(&plan->input, i) ? CHUNK * ox_min_u64(each, chunks - before) : 0;
+        }
+        for (uint32_t i = 0; i < plan->train->buf_count; i++) {
+            const struct ox_buf *const buf = &plan->train->bufs[i];
+            const bool is_home = buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE);
+            const bool has = is_home && plan->table.shards[buf->unit_idx].elem_count > 0; /* an empty one has a page */
+            bytes += has ? buf->bytes : 0;
+        }
+        CHECK(bytes == 12 * held);
+    }
+}
+
+static void check_divided(const char *config, const struct divided *by) {
+    const uint32_t ranks = by->data * by->contexts * by->tensors;
+    struct harness_run run = {.ranks = ranks, .contexts = by->contexts, .context_groups = by->contexts,
+                              .context_mode = by->mode, .tensors = by->tensors, .tensor_groups = by->tensors,
+                              .experts = by->experts, .experts_per_unit = by->experts > 1 ? 1 : 0,
+                              .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32, .model_folder = config,
+                              .batch = 1, .seq = SEQ, .micro_batches = 2 * by->data, .sum_groups = by->data};
     struct harness_place place = on_host;
     struct harness harness;
     struct ox_step_result result;
-    place.request.kept_units = keeps ? BLOCKS : 0;
+    place.request.kept_units = by->keeps ? BLOCKS : 0;
     harness_open(&run, &place, &harness);
     const struct ox_model_config *const model = &harness.model->config;
-    const uint64_t q = (uint64_t)model->kv_heads * model->head_dim, a = (uint64_t)model->heads * model->head_dim;
-    const uint64_t rows = SEQ / contexts, others = contexts - 1, times = keeps ? 2 : 3;
-    const uint64_t each = mode == OX_CONTEXT_GATHER    ? 2 * q * rows * others * ((times - 1) * 4 + 4)
-                          : mode == OX_CONTEXT_ULYSSES ? times * 4 * rows * (2 * a + 2 * q) * others / contexts
-                                                       : 2 * q * rows * (times * 4 * others + 4 * contexts);
-    const uint64_t expected = each * BLOCKS * run.micro_batches;
-    CHECK(ox_engine_plan_of(harness.engine)->input.placement.kept_units == (keeps ? BLOCKS : 0));
+    CHECK(ox_engine_plan_of(harness.engine)->input.placement.kept_units == (by->keeps ? BLOCKS : 0));
+    const struct expected all = expect_divided(&harness, by, run.micro_batches);
+    const uint64_t turns = (uint64_t)run.micro_batches / by->data * ranks; /* of micro-batches on ranks */
+    const uint64_t routes = BLOCKS * route_bytes(&model->mixture.router, by);
+    const uint64_t acts = BLOCKS * context_bytes(model, by) + tensor_bytes(by) + routes;
+    const uint64_t tokens = BLOCKS * row_bytes(&model->mixture.router, by);
+    const uint64_t checkpoints = checkpoint_bytes(&model->mixture.router, by);
     for (uint64_t step = 1; step <= STEPS; step++) {
         take_step(&harness, &run, step, &result);
-        CHECK(result.traffic[OX_LINK_PEER_IN][OX_TRAFFIC_ACTIVATIONS] == expected * contexts);
-        CHECK(result.traffic[OX_LINK_PEER_OUT][OX_TRAFFIC_ACTIVATIONS] == expected * contexts);
+        for (int i = 0; i < 2; i++) {
+            const uint64_t *const crossed = result.traffic[i == 0 ? OX_LINK_PEER_IN : OX_LINK_PEER_OUT];
+            CHECK(crossed[OX_TRAFFIC_WEIGHTS] == all.weights);
+            CHECK(crossed[OX_TRAFFIC_GRADS] == all.grads);
+            CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == turns * acts);
+            CHECK(crossed[OX_TRAFFIC_TOKENS] == turns * tokens);
+            CHECK(crossed[OX_TRAFFIC_OTHER] == all.other);
+        }
+        CHECK(result.traffic[OX_LINK_D2H][OX_TRAFFIC_ACTIVATIONS] == turns * checkpoints);
         CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);
     }
-    printf("%u ranks, rows of sequences, mode %d%s: each way and rank %llu bytes of activations\n", contexts, mode,
-           keeps ? ", kept" : "", (unsigned long long)expected);
+    check_divided_memory(&harness, by);
+    printf("%u data ranks, %u of rows (mode %d), %u of features, %u of experts%s: each way and rank %llu bytes of "
+           "activations, %llu of tokens a micro-batch; %llu bytes of checkpoints\n",
+           by->data, by->contexts, by->mode, by->tensors, by->experts, by->keeps ? ", kept" : "",
+           (unsigned long long)acts, (unsigned long long)tokens, (unsigned long long)checkpoints);
     harness_close(&harness);
 }
 
+static void check_all_divided(const char *dense, const char *mixture) {
+    static const struct divided of_dense[] = {
+        {1, 1, 2, 1, OX_CONTEXT_GATHER, false},  {1, 1, 4, 1, OX_CONTEXT_GATHER, false},
+        {1, 1, 2, 1, OX_CONTEXT_GATHER, true},   {2, 1, 2, 1, OX_CONTEXT_GATHER, false},
+        {1, 2, 2, 1, OX_CONTEXT_GATHER, false},  {1, 2, 2, 1, OX_CONTEXT_ULYSSES, true},
+        {2, 2, 1, 1, OX_CONTEXT_ULYSSES, false}, {2, 2, 1, 1, OX_CONTEXT_RING, false}};
+    static const struct divided of_mixture[] = {
+        {2, 1, 1, 2, OX_CONTEXT_GATHER, false}, {4, 1, 1, 4, OX_CONTEXT_GATHER, false},
+        {4, 1, 1, 2, OX_CONTEXT_GATHER, false}, {2, 2, 1, 2, OX_CONTEXT_GATHER, false},
+        {2, 2, 1, 4, OX_CONTEXT_ULYSSES, false}};
+    for (size_t i = 0; i < sizeof of_dense / sizeof *of_dense; i++) {
+        check_divided(dense, &of_dense[i]);
+    }
+    for (size_t i = 0; i < sizeof of_mixture / sizeof *of_mixture; i++) {
+        check_divided(mixture, &of_mixture[i]);
+    }
+}
+
 int main(void) {
-    char config[512], tied[512], text[sizeof model_config];
+    char config[512], tied[512], mixture[512], text[sizeof model_config];
     snprintf(config, sizeof config, "%s", files_write_text("config.json", model_config));
     snprintf(text, sizeof text, "%.*s true}", (int)(sizeof model_config - sizeof " false}"), model_config);
     snprintf(tied, sizeof tied, "%s", files_write_text("tied.json", text));
+    snprintf(mixture, sizeof mixture, "%s", files_write_text("mixture.json", mixture_config));
     for (uint32_t ranks = 2; ranks <= RANKS_MAX; ranks *= 2) {
         for (int sharding = 0; sharding < OX_SHARDING_COUNT; sharding++) {
             for (uint32_t i = 0; i < 4; i++) {
@@ -337,9 +485,10 @@ int main(void) {
     }
     for (int mode = 0; mode < OX_CONTEXT_MODE_COUNT; mode++) {
         for (uint32_t contexts = 2; contexts <= RANKS_MAX; contexts *= 2) {
-            check_context(config, contexts, (enum ox_context_mode)mode, false);
-            check_context(config, contexts, (enum ox_context_mode)mode, true);
+            check_divided(config, &(struct divided){1, contexts, 1, 1, (enum ox_context_mode)mode, false});
+            check_divided(config, &(struct divided){1, contexts, 1, 1, (enum ox_context_mode)mode, true});
         }
     }
+    check_all_divided(config, mixture);
     return test_end();
 }
