@@ -12,6 +12,8 @@ void ox_comm_init(struct ox_comm *comm, const struct ox_comm_ops *ops, uint32_t 
     comm->count = count;
     comm->members = NULL;
     comm->inner = NULL;
+    comm->queues = false;
+    comm->queued = 0;
     pthread_mutex_init(&comm->lock, NULL);
     memset(comm->stats, 0, sizeof comm->stats);
 }
@@ -20,6 +22,7 @@ void ox_comm_init_over(struct ox_comm *comm, const struct ox_comm_ops *ops, stru
     ox_comm_init(comm, ops, inner->rank, inner->count);
     comm->members = inner->members;
     comm->inner = inner;
+    comm->queues = inner->queues;
 }
 
 void ox_comm_waited(struct ox_comm *comm, uint32_t call, uint64_t begin_ns) {
@@ -34,16 +37,21 @@ static void check_cuts(const struct ox_comm *comm, const uint64_t *cuts) {
     }
 }
 
-/* Counts a call that ended well. After a failure it aborts all ranks and records their common cause instead. */
+/* After a failure aborts all ranks, and returns their common cause. */
+static enum ox_status fail_all(struct ox_comm *comm, enum ox_status status) {
+    enum ox_status cause = comm->ops->cause(comm);
+    if (cause == OX_OK) {
+        comm->ops->abort(comm, status, ox_error_text());
+        cause = comm->ops->cause(comm);
+    }
+    return cause != OX_OK ? cause : status;
+}
+
+/* Counts a call that ended well, or was put on a lane. */
 static enum ox_status end(struct ox_comm *comm, enum ox_status status, const struct ox_comm_stats *add,
                           enum ox_comm_call call) {
     if (status != OX_OK) {
-        enum ox_status cause = comm->ops->cause(comm);
-        if (cause == OX_OK) {
-            comm->ops->abort(comm, status, ox_error_text());
-            cause = comm->ops->cause(comm);
-        }
-        return cause != OX_OK ? cause : status;
+        return fail_all(comm, status);
     }
     pthread_mutex_lock(&comm->lock);
     struct ox_comm_stats *const stats = &comm->stats[call];
@@ -55,6 +63,12 @@ static enum ox_status end(struct ox_comm *comm, enum ox_status status, const str
     return OX_OK;
 }
 
+/* Counts a call that is put on a lane. */
+static void check_lane(struct ox_comm *comm, const struct ox_lane *lane, bool on_host) {
+    OX_ASSERT(lane == NULL || (comm->queues && !on_host));
+    comm->queued += lane != NULL;
+}
+
 enum ox_status ox_comm_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
     check_cuts(comm, call->cuts);
     const uint64_t own = call->cuts[comm->rank + 1] - call->cuts[comm->rank];
@@ -63,6 +77,7 @@ enum ox_status ox_comm_gather(struct ox_comm *comm, const struct ox_comm_gather 
         .in_bytes = call->cuts[comm->count] - call->cuts[0] - own,
         .out_bytes = own * (comm->count - 1),
     };
+    check_lane(comm, call->lane, call->on_host);
     return end(comm, comm->ops->gather(comm, call), &add, OX_COMM_GATHER);
 }
 
@@ -74,6 +89,7 @@ enum ox_status ox_comm_exchange(struct ox_comm *comm, const struct ox_comm_excha
         add.in_bytes += call->gives[r] && r != comm->rank ? own : 0;
     }
     add.out_bytes = call->gives[comm->rank] ? call->cuts[comm->count] - call->cuts[0] - own : 0;
+    check_lane(comm, call->lane, call->on_host);
     return end(comm, comm->ops->exchange(comm, call), &add, OX_COMM_EXCHANGE);
 }
 
@@ -88,18 +104,21 @@ enum ox_status ox_comm_reduce_scatter(struct ox_comm *comm, const struct ox_comm
         .in_bytes = own * (comm->count - 1),
         .out_bytes = call->cuts[comm->count] - call->cuts[0] - own,
     };
+    check_lane(comm, call->lane, call->on_host);
     return end(comm, comm->ops->reduce_scatter(comm, call), &add, OX_COMM_REDUCE_SCATTER);
 }
 
 enum ox_status ox_comm_send(struct ox_comm *comm, const struct ox_comm_send *call) {
     OX_ASSERT(call->peer < comm->count && call->peer != comm->rank);
     const struct ox_comm_stats add = {.call_ns = ox_clock_ns(), .out_bytes = call->bytes};
+    check_lane(comm, call->lane, call->on_host);
     return end(comm, comm->ops->send(comm, call), &add, OX_COMM_SEND);
 }
 
 enum ox_status ox_comm_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
     OX_ASSERT(call->peer < comm->count && call->peer != comm->rank);
     const struct ox_comm_stats add = {.call_ns = ox_clock_ns(), .in_bytes = call->bytes};
+    check_lane(comm, call->lane, call->on_host);
     return end(comm, comm->ops->recv(comm, call), &add, OX_COMM_RECV);
 }
 
@@ -112,6 +131,16 @@ enum ox_status ox_comm_meet(struct ox_comm *comm, const struct ox_comm_meet *cal
         .out_bytes = (uint64_t)call->mine_bytes * (comm->count - 1),
     };
     return end(comm, comm->ops->meet(comm, call), &add, OX_COMM_MEET);
+}
+
+enum ox_status ox_comm_watch(struct ox_comm *comm, uint64_t calls, struct ox_mark done) {
+    OX_ASSERT(comm->queues);
+    const enum ox_status status = comm->ops->watch(comm, calls, done);
+    return status == OX_OK ? OX_OK : fail_all(comm, status);
+}
+
+void ox_comm_stop(struct ox_comm *comm) {
+    comm->ops->stop(comm);
 }
 
 void ox_comm_abort(struct ox_comm *comm, enum ox_status status, const char *text) {

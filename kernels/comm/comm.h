@@ -8,6 +8,9 @@
  * beside a link call and beside a meeting on another channel. A group of ranks may have endpoints of its own
  * (ox_comm_split), whose calls have an order apart from all others.
  *
+ * Where ox_comm_queues says so, a call with memory of the device may be given a lane of that device instead, and
+ * returns at once: "calls on a device" below.
+ *
  * The first failure of any rank ends all calls of all ranks, now and later, until ox_comm_revive: every one returns
  * that status, with a text that begins with "rank K: ". Ranks that disagree about a call (its kind, order, sizes or
  * `what`) fail in this way too. A call that waits long warns with rank, `what` and the ranks that are missing, and
@@ -37,6 +40,20 @@ enum {
 
 struct ox_comm;
 
+/* ---- calls on a device: over NCCL --------------------------------------------------------------------
+ * A gather, exchange, reduce-scatter, send or receipt whose `lane` is not NULL is only put on that lane, which is one
+ * of the endpoint's device: it begins when the device comes to it, so behind all that the lane waits for, and the next
+ * mark of the lane is behind it. Its memory is the device's and stays until that mark is done. Hosts neither wait for
+ * each other nor for the device.
+ *
+ * Who uses this keeps to two rules. All ranks put the same calls on an endpoint, in the same order: nothing is compared
+ * before bytes move. And all calls of a rank, on whatever endpoints, are on one lane, or wait for it and it for them:
+ * the device never works on two calls at a time, so two endpoints cannot hold it against each other, and what can still
+ * be a circle is one in the order of the lists, which a proof of all lists excludes (offload/proof/joint.c).
+ *
+ * A second thread, one at a time, follows with ox_comm_watch: it compares the calls with those of the other ranks,
+ * gives up at the time limit and names who is late. */
+
 /* When a waiting call warns, and when it fails; 0 stands for 10 s and 10 minutes. */
 struct ox_comm_limits {
     uint32_t warn_ms, fail_ms;
@@ -50,6 +67,7 @@ struct ox_comm_gather {
     const uint64_t *cuts; /* count + 1 ascending offsets in bytes, equal on all ranks: rank r has [cuts[r], cuts[r+1]),
                              which may be empty */
     bool on_host;         /* all memory of this call is host memory; otherwise the device's. Equal on all ranks */
+    struct ox_lane *lane; /* NULL: the call returns when it is done; otherwise it is put on this lane of the device */
     const char *what;     /* for messages, equal on all ranks: "weights of unit 3" */
 };
 
@@ -60,6 +78,7 @@ struct ox_comm_exchange {
     const uint64_t *cuts; /* as in a gather */
     const bool *gives;    /* count entries, equal on all ranks: whether a rank is a giver */
     bool on_host;
+    struct ox_lane *lane; /* as in a gather, as below */
     const char *what;
 };
 
@@ -70,6 +89,7 @@ struct ox_comm_reduce_scatter {
     float *target;        /* this rank's slice of the sum; in place where it lies in `source` */
     const uint64_t *cuts; /* as in a gather; multiples of 4 */
     bool on_host;
+    struct ox_lane *lane;
     const char *what;
 };
 
@@ -80,6 +100,7 @@ struct ox_comm_send {
     const void *source;
     uint64_t bytes;
     bool on_host;
+    struct ox_lane *lane;
     const char *what;
 };
 struct ox_comm_recv {
@@ -87,6 +108,7 @@ struct ox_comm_recv {
     void *target;
     uint64_t bytes;
     bool on_host;
+    struct ox_lane *lane;
     const char *what;
 };
 
@@ -112,12 +134,12 @@ enum ox_comm_call {
     OX_COMM_CALL_COUNT
 };
 
-/* Sums since the endpoint was opened, over the calls that ended well. Bytes that a rank keeps for itself do not count:
- * a gather brings in the pieces of the others and takes the rank's piece out to each of them. */
+/* Sums since the endpoint was opened, over the calls that ended well or were put on a lane. Bytes that a rank keeps for
+ * itself do not count: a gather brings in the pieces of the others and takes the rank's piece out to each of them. */
 struct ox_comm_stats {
     uint64_t calls, in_bytes, out_bytes;
     uint64_t call_ns; /* within the call */
-    uint64_t wait_ns; /* of these, until all peers had come */
+    uint64_t wait_ns; /* of these, or of who watches a call on a lane, until all peers had come */
 };
 
 /* No entry may be NULL. Called through the wrappers below, which check arguments, count, and abort after a failure. */
@@ -129,6 +151,8 @@ struct ox_comm_ops {
     enum ox_status (*send)(struct ox_comm *, const struct ox_comm_send *);
     enum ox_status (*recv)(struct ox_comm *, const struct ox_comm_recv *);
     enum ox_status (*meet)(struct ox_comm *, const struct ox_comm_meet *);
+    enum ox_status (*watch)(struct ox_comm *, uint64_t calls, struct ox_mark done);
+    void (*stop)(struct ox_comm *);
     void (*abort)(struct ox_comm *, enum ox_status, const char *text);
     enum ox_status (*cause)(struct ox_comm *);
     enum ox_status (*revive)(struct ox_comm *);
@@ -140,6 +164,8 @@ struct ox_comm {
     uint32_t rank, count;
     const uint32_t *members; /* of a group: which ranks of all it consists of; NULL: all ranks */
     struct ox_comm *inner; /* of a decorator; otherwise NULL */
+    bool queues;           /* takes calls on a lane of its device; before the first call */
+    uint64_t queued;       /* calls that it has put on a lane; for the thread that makes these calls */
     pthread_mutex_t lock;  /* guards what follows */
     struct ox_comm_stats stats[OX_COMM_CALL_COUNT];
 };
@@ -152,14 +178,34 @@ OX_MUST enum ox_status ox_comm_send(struct ox_comm *comm, const struct ox_comm_s
 OX_MUST enum ox_status ox_comm_recv(struct ox_comm *comm, const struct ox_comm_recv *call);
 OX_MUST enum ox_status ox_comm_meet(struct ox_comm *comm, const struct ox_comm_meet *call);
 
+/* Whether calls may be put on a lane of the endpoint's device. */
+static inline bool ox_comm_queues(const struct ox_comm *comm) {
+    return comm->queues;
+}
+/* Calls that the calling thread has put on lanes so far. */
+static inline uint64_t ox_comm_queued(const struct ox_comm *comm) {
+    return comm->queued;
+}
+
+/* Waits until the next `calls` calls that were put on a lane are done, of which `done` is a mark behind them: first for
+ * the other ranks, as a call that blocks does, with its warnings, time limit and texts, then for the device. The caller
+ * has joined a mark before them, so that time which the rank itself takes does not count. Fails as calls fail, and then
+ * leaves work on the lane, which ox_comm_stop ends. Any one thread at a time, beside calls that are put on lanes and
+ * not beside those that block. */
+OX_MUST enum ox_status ox_comm_watch(struct ox_comm *comm, uint64_t calls, struct ox_mark done);
+
+/* After a failure: ends what the endpoint has on lanes of the device, so that these can be drained, until a revival.
+ * Targets have undefined contents. From any thread; nothing where all calls block. */
+void ox_comm_stop(struct ox_comm *comm);
+
 /* Ends all calls of all ranks, from any thread, with this failure; the first one counts. It does not wait. */
 void ox_comm_abort(struct ox_comm *comm, enum ox_status status, const char *text);
 
 /* Returns the failure that ended the calls, with its text; OX_OK while there is none. */
 OX_MUST enum ox_status ox_comm_cause(struct ox_comm *comm);
 
-/* Makes the endpoints usable again after a failure. All ranks call it, each when its own calls have returned; an abort
- * in the meantime ends it. Without a failure it is a rendezvous. */
+/* Makes the endpoints usable again after a failure. All ranks call it, each when its own calls have returned and lanes
+ * with calls are drained; an abort in the meantime ends it. Without a failure it is a rendezvous. */
 OX_MUST enum ox_status ox_comm_revive(struct ox_comm *comm);
 
 void ox_comm_stats(struct ox_comm *comm, enum ox_comm_call call, struct ox_comm_stats *out);
@@ -228,6 +274,7 @@ struct ox_nccl_ops;
 struct ox_comm_nccl_config {
     struct ox_device *device;          /* of this rank, closed after the endpoint */
     const struct ox_nccl_ops *library; /* ox_cuda_nccl of that device (kernels/cuda.h) */
+    bool agrees; /* no call may be put on a lane: ranks agree about each before it begins */
     struct ox_comm_limits limits;
 };
 

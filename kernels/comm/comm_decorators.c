@@ -90,6 +90,14 @@ static enum ox_status decorated_meet(struct ox_comm *comm, const struct ox_comm_
     return end(comm, turn, status);
 }
 
+static enum ox_status decorated_watch(struct ox_comm *comm, uint64_t calls, struct ox_mark done) {
+    return ox_comm_watch(comm->inner, calls, done);
+}
+
+static void decorated_stop(struct ox_comm *comm) {
+    ox_comm_stop(comm->inner);
+}
+
 static void decorated_abort(struct ox_comm *comm, enum ox_status status, const char *text) {
     ox_comm_abort(comm->inner, status, text);
 }
@@ -115,6 +123,8 @@ static const struct ox_comm_ops decorated_ops = {
     .send = decorated_send,
     .recv = decorated_recv,
     .meet = decorated_meet,
+    .watch = decorated_watch,
+    .stop = decorated_stop,
     .abort = decorated_abort,
     .cause = decorated_cause,
     .revive = decorated_revive,

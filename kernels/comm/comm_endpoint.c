@@ -473,6 +473,16 @@ static enum ox_status group_meet(struct ox_comm *comm, const struct ox_comm_meet
     return end_call(self, status);
 }
 
+static enum ox_status group_watch(struct ox_comm *comm, uint64_t calls, struct ox_mark done) {
+    (void)comm, (void)calls, (void)done;
+    OX_ASSERT(!"all calls block");
+    return OX_E_CONFIG;
+}
+
+static void group_stop(struct ox_comm *comm) {
+    (void)comm;
+}
+
 static void group_abort(struct ox_comm *comm, enum ox_status status, const char *text) {
     struct ox_comm_endpoint *const self = endpoint_of(comm);
     pthread_mutex_lock(&self->group->lock);
@@ -544,6 +554,8 @@ static const struct ox_comm_ops group_ops = {
     .send = group_send,
     .recv = group_recv,
     .meet = group_meet,
+    .watch = group_watch,
+    .stop = group_stop,
     .abort = group_abort,
     .cause = group_cause,
     .revive = group_revive,

@@ -1,12 +1,14 @@
 /* NCCL as a backend for memory of GPUs. Ranks agree about a call as other backends do, so that a difference is an error
- * instead of a hang; then the library moves the bytes, while this rank looks for its errors and for an abort. What lies
- * in host memory, and meetings, go the way of the endpoints below. */
+ * instead of a hang; then the library moves the bytes, while this rank looks for its errors and for an abort. Calls
+ * that are put on a lane move their bytes first, and whoever watches them agrees about them meanwhile. What lies in
+ * host memory, and meetings, go the way of the endpoints below. */
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "kernels/comm/comm_group.h"
 #include "kernels/comm/nccl/nccl.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,12 +18,28 @@ static uint32_t channel_of(const struct ox_comm *comm) {
     return comm->members == NULL ? OX_COMM_CHANNELS - 1 : 0;
 }
 
+/* A call on a lane: as the others have to make it, and the library's work, which the lane's feeder reads. */
+struct queued {
+    struct ox_comm_post post;
+    struct ox_nccl_work work;
+    struct ox_nccl_part parts[];
+};
+
+/* So many calls may be on lanes and not yet watched. Whoever has more waits for the second thread, which at that point
+ * follows what the device has long done. */
+enum { QUEUED_MAX = 4 * 64 };
+
 struct endpoint {
     struct ox_comm base;
     struct ox_device *device;
     const struct ox_nccl_ops *library;
     struct ox_comm_limits limits;
-    struct ox_nccl *rank; /* NULL: after a failure, until a revival */
+    struct ox_nccl *rank; /* NULL: not open; stopped after a failure, until a revival */
+    unsigned char *queued; /* QUEUED_MAX calls, `queued_bytes` apart; NULL: none is put on a lane */
+    size_t queued_bytes;
+    uint64_t put, watched; /* calls ever put on lanes; under base.lock */
+    pthread_cond_t moved;  /* `watched` has changed, or `is_stopped` */
+    bool is_stopped;       /* under base.lock */
 };
 
 static struct endpoint *endpoint_of(struct ox_comm *comm) {
@@ -52,10 +70,10 @@ static enum ox_status finish(struct endpoint *self, struct ox_nccl **rank, const
         const uint64_t ns = ox_min_u64(ox_max_u64((ox_clock_ns() - patience.begin_ns) / 16, 2000), 200000);
         nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
     }
-    if (status != OX_OK) {
+    if (status != OX_OK) { /* what it has on lanes still refers to it */
         struct ox_first_failure first = {0};
         ox_first_failure_note(&first, status);
-        drop(self, rank);
+        self->library->stop(*rank);
         status = ox_first_failure_result(&first);
     }
     return status;
@@ -65,8 +83,12 @@ static uint64_t others_of(const struct endpoint *self) {
     return ox_comm_ranks_of(&self->base) & ~(UINT64_C(1) << ox_comm_member(&self->base, self->base.rank));
 }
 
+static bool moves(const struct ox_nccl_work *work) {
+    return work->equal_bytes > 0 || work->part_count > 0;
+}
+
 static enum ox_status work(struct endpoint *self, const struct ox_comm_post *post, const struct ox_nccl_work *work) {
-    if (work->equal_bytes == 0 && work->part_count == 0) {
+    if (!moves(work)) {
         return OX_OK;
     }
     enum ox_status status = self->rank != NULL ? OX_OK : ox_fail(OX_E_COMM, "NCCL: not open after a failure");
@@ -74,6 +96,102 @@ static enum ox_status work(struct endpoint *self, const struct ox_comm_post *pos
     OX_THEN(status, finish(self, &self->rank, post, others_of(self)));
     return status;
 }
+
+/* ---- on lanes ------------------------------------------------------------------------------------------ */
+
+static struct queued *queued_at(const struct endpoint *self, uint64_t turn) {
+    return (struct queued *)(void *)(self->queued + turn % QUEUED_MAX * self->queued_bytes);
+}
+
+/* Puts a call on the lane, with all that the feeder and the watching thread need of it. */
+static enum ox_status put(struct endpoint *self, struct ox_lane *lane, const struct ox_comm_post *post,
+                          const struct ox_nccl_work *work) {
+    pthread_mutex_lock(&self->base.lock);
+    while (self->put - self->watched == QUEUED_MAX && !self->is_stopped) {
+        pthread_cond_wait(&self->moved, &self->base.lock);
+    }
+    const bool is_stopped = self->is_stopped;
+    pthread_mutex_unlock(&self->base.lock);
+    if (is_stopped) {
+        return ox_fail(OX_E_ABORTED, "NCCL: stopped after a failure");
+    }
+    struct queued *const slot = queued_at(self, self->put);
+    slot->post = *post;
+    slot->work = *work;
+    if (work->part_count > 0) {
+        memcpy(slot->parts, work->parts, work->part_count * sizeof *work->parts);
+    }
+    slot->work.parts = slot->parts;
+    pthread_mutex_lock(&self->base.lock);
+    self->put++;
+    pthread_mutex_unlock(&self->base.lock);
+    return moves(work) ? self->library->queue(self->rank, lane, &slot->work) : OX_OK;
+}
+
+/* Waits for the device, while it looks for errors of the library and for an abort. */
+static enum ox_status await(struct endpoint *self, const struct ox_comm_post *post, struct ox_mark done) {
+    struct ox_comm_patience patience;
+    ox_comm_patience_begin(&patience, &self->limits);
+    bool ended = false;
+    enum ox_status status = ox_mark_poll(done, &ended);
+    while (status == OX_OK && !ended) {
+        status = self->library->check(self->rank);
+        OX_THEN(status, ox_comm_cause(self->base.inner));
+        OX_THEN(status, ox_comm_patience_check(&patience, &self->base, post, others_of(self)));
+        const uint64_t ns = ox_min_u64(ox_max_u64((ox_clock_ns() - patience.begin_ns) / 16, 2000), 200000);
+        nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+        OX_THEN(status, ox_mark_poll(done, &ended));
+    }
+    return status;
+}
+
+static enum ox_status nccl_watch(struct ox_comm *comm, uint64_t calls, struct ox_mark done) {
+    struct endpoint *const self = endpoint_of(comm);
+    enum ox_status status = OX_OK;
+    pthread_mutex_lock(&self->base.lock);
+    const uint64_t first = self->watched;
+    OX_ASSERT(calls > 0 && calls <= self->put - first);
+    pthread_mutex_unlock(&self->base.lock);
+    for (uint64_t i = 0; i < calls && status == OX_OK; i++) {
+        const struct ox_comm_post *const post = &queued_at(self, first + i)->post;
+        const bool passes = post->call == OX_COMM_SEND || post->call == OX_COMM_RECV;
+        status = passes ? ox_comm_endpoint_match(comm->inner, post) : ox_comm_endpoint_agree(comm->inner, post);
+    }
+    OX_THEN(status, await(self, &queued_at(self, first + calls - 1)->post, done));
+    if (status == OX_OK) {
+        pthread_mutex_lock(&self->base.lock);
+        self->watched += calls;
+        pthread_cond_signal(&self->moved);
+        pthread_mutex_unlock(&self->base.lock);
+    }
+    return status;
+}
+
+static void nccl_stop(struct ox_comm *comm) {
+    struct endpoint *const self = endpoint_of(comm);
+    pthread_mutex_lock(&self->base.lock);
+    self->is_stopped = true;
+    pthread_cond_signal(&self->moved);
+    pthread_mutex_unlock(&self->base.lock);
+    if (self->rank != NULL) {
+        self->library->stop(self->rank);
+    }
+}
+
+/* Makes the call after all ranks agree on it, or puts it on its lane. */
+static enum ox_status make(struct endpoint *self, struct ox_lane *lane, const struct ox_comm_post *post,
+                           const struct ox_nccl_work *job) {
+    if (lane != NULL) {
+        return put(self, lane, post, job);
+    }
+    const bool passes = post->call == OX_COMM_SEND || post->call == OX_COMM_RECV;
+    enum ox_status status = passes ? ox_comm_endpoint_match(self->base.inner, post)
+                                   : ox_comm_endpoint_agree(self->base.inner, post);
+    OX_THEN(status, work(self, post, job));
+    return status;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------- */
 
 /* The size of all pieces; 0 where they differ. */
 static uint64_t equal_bytes(const struct ox_comm *comm, const uint64_t *cuts) {
@@ -111,9 +229,7 @@ static enum ox_status nccl_gather(struct ox_comm *comm, const struct ox_comm_gat
         }
     }
     ox_comm_post_gather(comm, call, &post);
-    enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_THEN(status, work(self, &post, &job));
-    return status;
+    return make(self, call->lane, &post, &job);
 }
 
 static enum ox_status nccl_exchange(struct ox_comm *comm, const struct ox_comm_exchange *call) {
@@ -139,9 +255,7 @@ static enum ox_status nccl_exchange(struct ox_comm *comm, const struct ox_comm_e
         }
     }
     ox_comm_post_exchange(comm, call, &post);
-    enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_THEN(status, work(self, &post, &job));
-    return status;
+    return make(self, call->lane, &post, &job);
 }
 
 static enum ox_status nccl_reduce_scatter(struct ox_comm *comm, const struct ox_comm_reduce_scatter *call) {
@@ -159,19 +273,15 @@ static enum ox_status nccl_reduce_scatter(struct ox_comm *comm, const struct ox_
             .source = (const unsigned char *)call->source + (call->cuts[r] - call->cuts[0])});
     }
     ox_comm_post_reduce_scatter(comm, call, &post);
-    enum ox_status status = ox_comm_endpoint_agree(comm->inner, &post);
-    OX_THEN(status, work(self, &post, &job));
-    return status;
+    return make(self, call->lane, &post, &job);
 }
 
-static enum ox_status transfer(struct endpoint *self, const struct ox_comm_post *post,
+static enum ox_status transfer(struct endpoint *self, struct ox_lane *lane, const struct ox_comm_post *post,
                                const struct ox_nccl_part *part) {
     struct ox_nccl_part parts[1];
     struct ox_nccl_work job = {.parts = parts};
     add_part(parts, &job, part);
-    enum ox_status status = ox_comm_endpoint_match(self->base.inner, post);
-    OX_THEN(status, work(self, post, &job));
-    return status;
+    return make(self, lane, post, &job);
 }
 
 static enum ox_status nccl_send(struct ox_comm *comm, const struct ox_comm_send *call) {
@@ -180,8 +290,8 @@ static enum ox_status nccl_send(struct ox_comm *comm, const struct ox_comm_send 
     }
     struct ox_comm_post post;
     ox_comm_post_send(comm, call, &post);
-    return transfer(endpoint_of(comm), &post, &(struct ox_nccl_part){.kind = OX_NCCL_SENDS, .peer = call->peer,
-                                                                     .source = call->source, .bytes = call->bytes});
+    return transfer(endpoint_of(comm), call->lane, &post, &(struct ox_nccl_part){
+        .kind = OX_NCCL_SENDS, .peer = call->peer, .source = call->source, .bytes = call->bytes});
 }
 
 static enum ox_status nccl_recv(struct ox_comm *comm, const struct ox_comm_recv *call) {
@@ -190,8 +300,8 @@ static enum ox_status nccl_recv(struct ox_comm *comm, const struct ox_comm_recv 
     }
     struct ox_comm_post post;
     ox_comm_post_recv(comm, call, &post);
-    return transfer(endpoint_of(comm), &post, &(struct ox_nccl_part){.kind = OX_NCCL_RECEIVES, .peer = call->peer,
-                                                                     .target = call->target, .bytes = call->bytes});
+    return transfer(endpoint_of(comm), call->lane, &post, &(struct ox_nccl_part){
+        .kind = OX_NCCL_RECEIVES, .peer = call->peer, .target = call->target, .bytes = call->bytes});
 }
 
 static enum ox_status nccl_meet(struct ox_comm *comm, const struct ox_comm_meet *call) {
@@ -232,15 +342,23 @@ static enum ox_status open_rank(struct endpoint *self) {
 static enum ox_status nccl_revive(struct ox_comm *comm) {
     struct endpoint *const self = endpoint_of(comm);
     drop(self, &self->rank);
+    self->put = self->watched = 0;
+    self->is_stopped = false;
     enum ox_status status = ox_comm_revive(comm->inner);
     OX_THEN(status, open_rank(self));
     return status;
 }
 
+static void free_endpoint(struct endpoint *self) {
+    pthread_cond_destroy(&self->moved);
+    free(self->queued);
+    free(self);
+}
+
 static void nccl_close(struct ox_comm *comm) {
     drop(endpoint_of(comm), &endpoint_of(comm)->rank);
     ox_comm_close(&comm->inner);
-    free(comm);
+    free_endpoint(endpoint_of(comm));
 }
 
 static const struct ox_comm_ops nccl_ops = {
@@ -251,30 +369,48 @@ static const struct ox_comm_ops nccl_ops = {
     .send = nccl_send,
     .recv = nccl_recv,
     .meet = nccl_meet,
+    .watch = nccl_watch,
+    .stop = nccl_stop,
     .abort = nccl_abort,
     .cause = nccl_cause,
     .revive = nccl_revive,
     .close = nccl_close,
 };
 
-enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
-                                 struct ox_comm **out) {
-    struct endpoint *const self = calloc(1, sizeof *self);
-    *out = NULL;
+/* Begins an endpoint of `bytes` bytes, of which a struct endpoint is the first part; NULL without memory. */
+static struct endpoint *begin_over(struct ox_comm *control, const struct ox_comm_ops *ops, size_t bytes,
+                                   const struct ox_comm_nccl_config *config) {
+    struct endpoint *const self = calloc(1, bytes);
     if (self == NULL) {
-        return ox_fail(OX_E_NOMEM, "NCCL: no memory for the state of a rank");
+        ox_fail(OX_E_NOMEM, "NCCL: no memory for the state of a rank");
+        return NULL;
     }
-    ox_comm_init_over(&self->base, &nccl_ops, control);
+    ox_comm_init_over(&self->base, ops, control);
+    pthread_cond_init(&self->moved, NULL);
     self->device = config->device;
     self->library = config->library;
     self->limits = config->limits;
+    return self;
+}
+
+enum ox_status ox_comm_nccl_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
+                                 struct ox_comm **out) {
+    struct endpoint *const self = begin_over(control, &nccl_ops, sizeof *self, config);
+    *out = NULL;
+    if (self == NULL) {
+        return OX_E_NOMEM;
+    }
+    self->queued_bytes = ox_align_up(sizeof(struct queued) + 2 * control->count * sizeof(struct ox_nccl_part),
+                                     _Alignof(max_align_t));
+    self->queued = config->agrees ? NULL : calloc(QUEUED_MAX, self->queued_bytes);
+    self->base.queues = self->queued != NULL;
     const enum ox_status status = open_rank(self);
     if (status != OX_OK) {
         struct ox_first_failure first = {0};
         ox_first_failure_note(&first, status);
         drop(self, &self->rank);
         pthread_mutex_destroy(&self->base.lock);
-        free(self);
+        free_endpoint(self);
         return ox_first_failure_result(&first);
     }
     *out = &self->base;
@@ -353,7 +489,7 @@ static enum ox_status pairs_revive(struct ox_comm *comm) {
 static void pairs_close(struct ox_comm *comm) {
     drop_pairs(comm);
     ox_comm_close(&comm->inner);
-    free(comm);
+    free_endpoint(endpoint_of(comm));
 }
 
 static enum ox_status no_gather(struct ox_comm *comm, const struct ox_comm_gather *call) {
@@ -376,6 +512,8 @@ static const struct ox_comm_ops pairs_ops = {
     .send = pairs_send,
     .recv = pairs_recv,
     .meet = nccl_meet,
+    .watch = nccl_watch,
+    .stop = nccl_stop,
     .abort = nccl_abort,
     .cause = nccl_cause,
     .revive = pairs_revive,
@@ -384,15 +522,7 @@ static const struct ox_comm_ops pairs_ops = {
 
 enum ox_status ox_comm_nccl_pairs_open(struct ox_comm *control, const struct ox_comm_nccl_config *config,
                                        struct ox_comm **out) {
-    struct pairs *const self = calloc(1, sizeof *self);
-    *out = NULL;
-    if (self == NULL) {
-        return ox_fail(OX_E_NOMEM, "NCCL: no memory for the state of a rank");
-    }
-    ox_comm_init_over(&self->endpoint.base, &pairs_ops, control);
-    self->endpoint.device = config->device;
-    self->endpoint.library = config->library;
-    self->endpoint.limits = config->limits;
-    *out = &self->endpoint.base;
-    return OX_OK;
+    struct endpoint *const self = begin_over(control, &pairs_ops, sizeof(struct pairs), config);
+    *out = self == NULL ? NULL : &self->base;
+    return self == NULL ? OX_E_NOMEM : OX_OK;
 }

@@ -61,10 +61,11 @@ static void open_pairs(struct comm_rank *rank, struct ox_comm **group) {
     *group = over;
 }
 
-static void run(uint32_t count) {
+/* `on_lanes`: memory of devices goes by calls that are put on a lane of the device, and watched. */
+static void run(uint32_t count, bool on_lanes) {
     struct comm_world world;
     memset(&world, 0, sizeof world);
-    world.name = "nccl";
+    world.name = on_lanes ? "nccl on lanes" : "nccl";
     world.count = world.local = count;
     world.open = open_nccl;
     world.over = open_over;
@@ -73,6 +74,9 @@ static void run(uint32_t count) {
     for (uint32_t r = 0; r < count; r++) {
         const struct ox_cuda_config config = {.plugin_path = simt->kit.plugin};
         REQUIRE_OK(ox_cuda_device_open(&config, &world.devices[r]));
+        if (on_lanes) {
+            REQUIRE_OK(ox_device_lane_open(world.devices[r], "calls", &world.lanes[r]));
+        }
     }
     comm_cases_calls(&world);
     comm_cases_random(&world, 40, count);
@@ -80,6 +84,7 @@ static void run(uint32_t count) {
     comm_cases_groups(&world);
     comm_cases_faults(&world, 3);
     for (uint32_t r = 0; r < count; r++) {
+        ox_lane_close(&world.lanes[r]);
         ox_device_close(&world.devices[r]);
     }
 }
@@ -88,7 +93,10 @@ int main(void) {
     simt = simt_open();
     simt->set_delay(1, 50000);
     for (uint32_t count = 1; count <= RANKS_MOST; count++) {
-        run(count);
+        run(count, false);
+        if (count == 2 || test_all()) {
+            run(count, true);
+        }
     }
     CHECK(simt->device_bytes() == 0);
     return test_end();

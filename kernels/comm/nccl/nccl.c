@@ -1,17 +1,21 @@
-/* One rank of NCCL: a communicator that does not block, and a stream of its own. */
+/* One rank of NCCL: a communicator that does not block, a stream of its own, and work on lanes of the device. */
 #include "kernels/comm/nccl/nccl.h"
 
 #include "base/assert.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/comm/nccl/library.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct ox_nccl {
     const struct ox_cuda_device *device;
     const struct ox_nccl_library *library;
-    ncclComm_t comm;
+    /* The feeder of a lane, whoever watches it and whoever ends it call the library for one communicator. */
+    pthread_mutex_t lock;
+    ncclComm_t comm; /* NULL: stopped */
     cudaStream_t stream;
     cudaEvent_t end;
     bool opening;  /* no work yet */
@@ -41,11 +45,19 @@ static enum ox_status nccl_id(unsigned char out[OX_NCCL_ID_BYTES]) {
     return status;
 }
 
+/* The library ends its kernels on whatever streams they are. */
+static void nccl_stop(struct ox_nccl *self) {
+    pthread_mutex_lock(&self->lock);
+    if (self->comm != NULL && choose(self) == OX_OK) {
+        (void)self->library->abort(self->comm);
+        self->comm = NULL;
+    }
+    pthread_mutex_unlock(&self->lock);
+}
+
 static void nccl_close(struct ox_nccl *self) {
     const bool chosen = choose(self) == OX_OK;
-    if (self->comm != NULL) {
-        (void)self->library->abort(self->comm);
-    }
+    nccl_stop(self);
     if (chosen && self->stream != NULL) {
         (void)cudaStreamSynchronize(self->stream); /* the event's record may still be on it */
         (void)cudaStreamDestroy(self->stream);
@@ -53,6 +65,7 @@ static void nccl_close(struct ox_nccl *self) {
     if (chosen && self->end != NULL) {
         (void)cudaEventDestroy(self->end);
     }
+    pthread_mutex_destroy(&self->lock);
     free(self);
 }
 
@@ -69,6 +82,7 @@ static enum ox_status nccl_open(struct ox_device *device, const unsigned char id
     config.blocking = 0;
     self->device = (const struct ox_cuda_device *)device;
     self->opening = true;
+    pthread_mutex_init(&self->lock, NULL);
     enum ox_status status = ox_nccl_library_open(&self->library);
     OX_THEN(status, choose(self));
     OX_THEN(status, ox_cuda_check(cudaStreamCreateWithFlags(&self->stream, cudaStreamNonBlocking), "opening a stream"));
@@ -82,33 +96,37 @@ static enum ox_status nccl_open(struct ox_device *device, const unsigned char id
     return OX_OK;
 }
 
-static enum ox_status part_begin(struct ox_nccl *self, const struct ox_nccl_part *part) {
+static enum ox_status part_begin(struct ox_nccl *self, cudaStream_t stream, const struct ox_nccl_part *part) {
     const struct ox_nccl_library *const library = self->library;
     const int peer = (int)part->peer;
     switch (part->kind) {
     case OX_NCCL_SENDS:
-        return check(self, library->send(part->source, part->bytes, ncclInt8, peer, self->comm, self->stream),
-                     "sending");
+        return check(self, library->send(part->source, part->bytes, ncclInt8, peer, self->comm, stream), "sending");
     case OX_NCCL_RECEIVES:
-        return check(self, library->recv(part->target, part->bytes, ncclInt8, peer, self->comm, self->stream),
-                     "receiving");
+        return check(self, library->recv(part->target, part->bytes, ncclInt8, peer, self->comm, stream), "receiving");
     case OX_NCCL_REDUCES: break;
     }
     return check(self, library->reduce(part->source, part->target, part->bytes / sizeof(float), ncclFloat32, ncclSum,
-                                       peer, self->comm, self->stream), "adding");
+                                       peer, self->comm, stream), "adding");
 }
 
-static enum ox_status nccl_begin(struct ox_nccl *self, const struct ox_nccl_work *work) {
+static enum ox_status stopped(void) {
+    return ox_fail(OX_E_ABORTED, "NCCL: stopped after a failure");
+}
+
+/* Under the lock, as the next one. */
+static enum ox_status put(struct ox_nccl *self, cudaStream_t stream, const struct ox_nccl_work *work) {
     const struct ox_nccl_library *const library = self->library;
     enum ox_status status = choose(self);
-    self->recorded = false;
+    if (self->comm == NULL) {
+        return stopped();
+    }
     if (status == OX_OK && work->equal_bytes > 0) {
         return work->reduces
                    ? check(self, library->reduce_scatter(work->source, work->target, work->equal_bytes / sizeof(float),
-                                                         ncclFloat32, ncclSum, self->comm, self->stream),
-                           "adding")
+                                                         ncclFloat32, ncclSum, self->comm, stream), "adding")
                    : check(self, library->all_gather(work->source, work->target, work->equal_bytes, ncclInt8,
-                                                     self->comm, self->stream), "gathering");
+                                                     self->comm, stream), "gathering");
     }
     OX_THEN(status, check(self, library->group_start(), "beginning a group"));
     if (status != OX_OK) {
@@ -116,20 +134,81 @@ static enum ox_status nccl_begin(struct ox_nccl *self, const struct ox_nccl_work
     }
     struct ox_first_failure first = {0};
     for (uint32_t i = 0; i < work->part_count; i++) {
-        ox_first_failure_note(&first, part_begin(self, &work->parts[i]));
+        ox_first_failure_note(&first, part_begin(self, stream, &work->parts[i]));
     }
     ox_first_failure_note(&first, check(self, library->group_end(), "ending a group"));
     return ox_first_failure_result(&first);
 }
 
-/* The library puts work on the stream in its own time, and the event goes behind it. */
-static enum ox_status nccl_poll(struct ox_nccl *self, bool *done) {
+/* *settled: the library has put on streams what it was given, in its own time. */
+static enum ox_status look(struct ox_nccl *self, bool *settled) {
     ncclResult_t state = ncclSuccess;
-    *done = false;
+    *settled = false;
+    if (self->comm == NULL) {
+        return stopped();
+    }
     enum ox_status status = choose(self);
     OX_THEN(status, check(self, self->library->async_error(self->comm, &state), "asking for errors"));
     OX_THEN(status, check(self, state, "moving bytes"));
-    if (status != OX_OK || state == ncclInProgress) {
+    *settled = status == OX_OK && state != ncclInProgress;
+    return status;
+}
+
+static enum ox_status look_once(struct ox_nccl *self, bool *settled) {
+    pthread_mutex_lock(&self->lock);
+    const enum ox_status status = look(self, settled);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+static enum ox_status nccl_begin(struct ox_nccl *self, const struct ox_nccl_work *work) {
+    self->recorded = false;
+    pthread_mutex_lock(&self->lock);
+    const enum ox_status status = put(self, self->stream, work);
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* ---- on lanes ------------------------------------------------------------------------------------------ */
+
+struct queued {
+    struct ox_nccl *self;
+    const struct ox_nccl_work *work;
+};
+
+/* On the lane's feeder. What it puts on the stream next has to come behind the library's work, so it waits until that
+ * is there; a peer that has not come to its first call may delay this, which is why `stop` ends it. */
+static enum ox_status run_queued(const struct ox_cuda_queue *queue, const void *args) {
+    enum { LOOK_NS = 1000, LOOK_NS_MOST = 100000 };
+    const struct queued *const job = args;
+    bool settled = false;
+    pthread_mutex_lock(&job->self->lock);
+    enum ox_status status = put(job->self, queue->stream, job->work);
+    OX_THEN(status, look(job->self, &settled));
+    pthread_mutex_unlock(&job->self->lock);
+    for (long ns = LOOK_NS; status == OX_OK && !settled; ns = ns < LOOK_NS_MOST ? 2 * ns : ns) {
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+        status = look_once(job->self, &settled);
+    }
+    return status;
+}
+
+static enum ox_status nccl_queue(struct ox_nccl *self, struct ox_lane *lane, const struct ox_nccl_work *work) {
+    const struct queued job = {.self = self, .work = work};
+    return ox_cuda_lane_submit(lane, &(struct ox_cuda_work){.run = run_queued, .name = "nccl"}, &job, sizeof job);
+}
+
+static enum ox_status nccl_check(struct ox_nccl *self) {
+    bool settled = false;
+    return look_once(self, &settled);
+}
+
+/* The library puts work on the stream in its own time, and the event goes behind it. */
+static enum ox_status nccl_poll(struct ox_nccl *self, bool *done) {
+    bool settled = false;
+    *done = false;
+    enum ox_status status = look_once(self, &settled);
+    if (status != OX_OK || !settled) {
         return status;
     }
     if (self->opening) {
@@ -154,6 +233,9 @@ static const struct ox_nccl_ops nccl_ops = {
     .open = nccl_open,
     .begin = nccl_begin,
     .poll = nccl_poll,
+    .queue = nccl_queue,
+    .check = nccl_check,
+    .stop = nccl_stop,
     .close = nccl_close,
 };
 

@@ -1,5 +1,6 @@
 /* What communication over NCCL takes from the CUDA plugin, which opens the library at run time: one rank's
- * communicator, none of whose calls blocks. One thread at a time calls it. */
+ * communicator, none of whose calls blocks. One thread at a time calls it, but for `queue`, `check` and `stop`, which
+ * any may. */
 #ifndef OX_KERNELS_COMM_NCCL_NCCL_H
 #define OX_KERNELS_COMM_NCCL_NCCL_H
 
@@ -47,7 +48,14 @@ struct ox_nccl_ops {
     /* Queues work; at most one is under way. */
     enum ox_status (*begin)(struct ox_nccl *, const struct ox_nccl_work *);
     enum ox_status (*poll)(struct ox_nccl *, bool *done);
-    /* Ends whatever runs, and frees it. */
+    /* Puts work on a lane of the device. It and its parts stay until a later mark of the lane is done. The lane fails
+     * where the library does. */
+    enum ox_status (*queue)(struct ox_nccl *, struct ox_lane *, const struct ox_nccl_work *);
+    /* Errors that the library has met since. */
+    enum ox_status (*check)(struct ox_nccl *);
+    /* Ends whatever runs, on lanes too; all that comes later fails with OX_E_ABORTED. */
+    void (*stop)(struct ox_nccl *);
+    /* Frees it, when lanes with its work are drained; ends whatever else runs. */
     void (*close)(struct ox_nccl *);
 };
 

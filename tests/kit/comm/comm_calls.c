@@ -53,7 +53,7 @@ static void counters(struct comm_rank *rank) {
         after[i].calls -= before[i].calls;
         after[i].call_ns -= before[i].call_ns;
         after[i].wait_ns -= before[i].wait_ns;
-        CHECK(after[i].call_ns >= after[i].wait_ns);
+        CHECK(after[i].call_ns >= after[i].wait_ns || rank->world->lanes[0] != NULL);
     }
     const uint64_t peers = rank->count - 1;
     const bool alone = rank->rank % 2 == 0 && rank->rank + 1 == rank->count, gives = rank->rank == 0;

@@ -126,6 +126,35 @@ void comm_block_read(struct comm_block *block, uint64_t at, void *data, uint64_t
 
 /* ---- calls ------------------------------------------------------------------------------------------ */
 
+/* Where the rank puts a call; NULL: it blocks. */
+static struct ox_lane *lane_for(const struct comm_rank *rank, bool on_host) {
+    struct ox_lane *const lane = rank->world->lanes[ox_comm_member(rank->comm, rank->rank) - rank->world->first];
+    return !on_host && ox_comm_queues(rank->comm) ? lane : NULL;
+}
+
+/* Watches the call that the rank has put on a lane; after a failure nothing is left there. */
+static enum ox_status follow(struct comm_rank *rank, struct ox_lane *lane, enum ox_status status) {
+    if (lane == NULL) {
+        return status;
+    }
+    static const char from;
+    char to = 0;
+    struct ox_mark done = {0};
+    struct ox_device *const device =
+        rank->world->devices[ox_comm_member(rank->comm, rank->rank) - rank->world->first];
+    OX_THEN(status, ox_device_lane_copy(device, lane, &(struct ox_copy){&to, &from, 1}, &done));
+    OX_THEN(status, ox_comm_watch(rank->comm, 1, done));
+    if (status != OX_OK) {
+        struct ox_first_failure first = {0};
+        ox_first_failure_note(&first, status);
+        ox_comm_stop(rank->comm);
+        ox_first_failure_note(&first, ox_lane_drain(lane));
+        ox_lane_reset(lane);
+        status = ox_first_failure_result(&first);
+    }
+    return status;
+}
+
 bool comm_cuts(uint32_t variant, uint32_t count, uint64_t *cuts) {
     static const uint64_t firsts[] = {0, 0, 0, 5, 0, 0, 0, 24, 0};
     if (variant >= sizeof firsts / sizeof firsts[0]) {
@@ -174,9 +203,11 @@ static enum ox_status try_gather(struct comm_rank *rank, const struct comm_try *
     unsigned char *const mine = contents(call->seed, rank->rank, first, own);
     comm_block_write(call->in_place ? &target : &source, call->in_place ? first : 0, mine, own);
     free(mine);
-    const enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
+    struct ox_lane *const lane = lane_for(rank, call->on_host);
+    enum ox_status status = ox_comm_gather(rank->comm, &(struct ox_comm_gather){
         .source = call->in_place ? target.at + first : source.at, .target = target.at, .cuts = cuts,
-        .on_host = call->on_host, .what = call->what});
+        .on_host = call->on_host, .lane = lane, .what = call->what});
+    status = follow(rank, lane, status);
     for (uint32_t r = 0; r < rank->count && status == OX_OK; r++) {
         unsigned char *const piece = contents(call->seed, r, cuts[r] - cuts[0], cuts[r + 1] - cuts[r]);
         check_contents(&target, cuts[r] - cuts[0], cuts[r + 1] - cuts[r], piece);
@@ -201,9 +232,11 @@ static enum ox_status try_exchange(struct comm_rank *rank, const struct comm_try
     comm_block_open(rank, call->on_host, own * giver_count, &target);
     unsigned char *const mine = contents(call->seed, rank->rank, 0, source.bytes);
     comm_block_write(&source, 0, mine, source.bytes);
-    const enum ox_status status = ox_comm_exchange(rank->comm, &(struct ox_comm_exchange){
+    struct ox_lane *const lane = lane_for(rank, call->on_host);
+    enum ox_status status = ox_comm_exchange(rank->comm, &(struct ox_comm_exchange){
         .source = givers[rank->rank] ? source.at : NULL, .target = target.at, .cuts = cuts, .gives = givers,
-        .on_host = call->on_host, .what = call->what});
+        .on_host = call->on_host, .lane = lane, .what = call->what});
+    status = follow(rank, lane, status);
     uint64_t at = 0;
     for (uint32_t r = 0; r < rank->count && status == OX_OK; r++) {
         if (givers[r]) {
@@ -260,9 +293,11 @@ static enum ox_status try_reduce_scatter(struct comm_rank *rank, const struct co
     comm_block_write(&source, 0, mine, total);
     free(mine);
     void *const to = call->in_place ? source.at + first : target.at;
-    const enum ox_status status = ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
+    struct ox_lane *const lane = lane_for(rank, call->on_host);
+    enum ox_status status = ox_comm_reduce_scatter(rank->comm, &(struct ox_comm_reduce_scatter){
         .source = (const float *)(const void *)source.at, .target = to, .cuts = cuts, .on_host = call->on_host,
-        .what = call->what});
+        .lane = lane, .what = call->what});
+    status = follow(rank, lane, status);
     if (status == OX_OK) {
         check_sums(rank, call, call->in_place ? &source : &target, call->in_place ? first : 0, cuts);
     }
@@ -299,14 +334,19 @@ static enum ox_status try_one_way(struct comm_rank *rank, const struct comm_try 
     struct comm_block block;
     comm_block_open(rank, call->on_host, bytes, &block);
     unsigned char *const data = contents(call->seed, sends ? rank->rank : peer, 0, bytes);
+    struct ox_lane *const lane = lane_for(rank, call->on_host);
     enum ox_status status = OX_OK;
     if (sends) {
         comm_block_write(&block, 0, data, bytes);
         status = ox_comm_send(rank->comm, &(struct ox_comm_send){
-            .peer = peer, .source = block.at, .bytes = bytes, .on_host = call->on_host, .what = call->what});
+            .peer = peer, .source = block.at, .bytes = bytes, .on_host = call->on_host, .lane = lane,
+            .what = call->what});
+        status = follow(rank, lane, status);
     } else {
         status = ox_comm_recv(rank->comm, &(struct ox_comm_recv){
-            .peer = peer, .target = block.at, .bytes = bytes, .on_host = call->on_host, .what = call->what});
+            .peer = peer, .target = block.at, .bytes = bytes, .on_host = call->on_host, .lane = lane,
+            .what = call->what});
+        status = follow(rank, lane, status);
         if (status == OX_OK) {
             check_contents(&block, 0, bytes, data);
         }

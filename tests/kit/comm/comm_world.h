@@ -14,6 +14,7 @@ struct comm_world {
     bool adds, adds_on_host; /* whether the backend has sums of its own: of memory of devices, and of the host */
     struct ox_device *devices[OX_COMM_RANKS_MAX]; /* of local ranks; NULL: memory of the host */
     struct ox_comm *comms[OX_COMM_RANKS_MAX];     /* of local ranks */
+    struct ox_lane *lanes[OX_COMM_RANKS_MAX]; /* of local ranks' devices, for calls on them; NULL: all calls block */
     /* Opens comms[]; the other processes do the same. */
     void (*open)(struct comm_world *world, const struct ox_comm_limits *limits);
     /* Puts what comms[] have over their inner endpoint over that of a group; NULL: nothing. Then one thread makes all
