@@ -95,6 +95,7 @@ struct ox_engine_config {
     } low_rank; /* not with exchange, library_sums and GPUs */
     enum ox_exchange_dtype exchange; /* in what sums of gradients travel between ranks; not with library_sums */
     enum ox_rank_comm comm;     /* of ranks on GPUs; NCCL carries no memory of the host, which `shared` gathers from */
+    bool comm_debug; /* NCCL: ranks agree about each call on their hosts before it begins */
     uint64_t comm_timeout_ns;   /* how long a rank waits for the others before the step fails; 0: ten minutes */
     enum ox_isa isa;
     bool verify_memory; /* updates compare planes in host memory with what the updates before them wrote */
@@ -300,6 +301,9 @@ struct ox_rank_times {
     double busy_seconds, wait_seconds; /* its compute lane: at work, and waiting for other lanes of the rank */
     double peer_wait_seconds; /* in which its calls waited until all ranks had come; the rank for which the others wait
                                  has the least */
+    /* What it did together with others of its group: where its device waited for its host, as in all copies and on all
+     * CPUs, and what the device did by itself, in its order. */
+    uint64_t host_calls, device_calls;
 };
 
 /* When a step updates units: after its norm; held for the next forward; or some in its own backward, and the others

@@ -33,7 +33,12 @@ static bool is_used(const struct ox_rank *rank, uint32_t lane) {
 /* A failure ends what others wait for from this rank, also where a lane finds it in what it waits for itself: what the
  * rank would receive meanwhile may wait for what it does not send any more. */
 static void end_waits(void *rank, enum ox_status status) {
+    struct ox_first_failure failure = {0};
+    ox_first_failure_note(&failure, status); /* the lane takes its text when this returns */
     ox_link_abort(rank, status);
+    ox_link_stop(rank);
+    const enum ox_status said = ox_first_failure_result(&failure);
+    (void)said;
 }
 
 /* Each lane of the host is a thread, so only those are opened that have tasks; those of the device are used between
@@ -180,6 +185,7 @@ void ox_rank_close(struct ox_rank **rank_ptr) {
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         ox_lane_close(&rank->lanes[i]);
     }
+    ox_lane_close(&rank->link_host);
     ox_rank_disconnect_store(rank);
     ox_pool_close(&rank->reduce_pool);
     ox_optim_close_muon(rank);

@@ -31,7 +31,7 @@ enum ox_lane_id {
     OX_LANE_NVME_WRITE, /* spooled gradients and activations leave            */
     OX_LANE_REDUCE,     /* norms of finished gradients, on the host           */
     OX_LANE_ADAM,       /* the optimizer, with its own reads and writes       */
-    OX_LANE_LINK,       /* what ranks do together, on the host                */
+    OX_LANE_LINK,       /* what ranks do together, on the host or a GPU       */
     OX_LANE_LINK_IN,    /* what arrives from another rank of the pipeline     */
     OX_LANE_LINK_OUT,   /* what leaves for another rank of the pipeline       */
     OX_LANE_COUNT,

@@ -42,7 +42,7 @@ BEGIN {
     room("engine/step/rank", "base nvme kernels/comm offload/plan offload/trace engine/model engine/step/engine.h" \
         " engine/step/order.h engine/step/tracing.h")
     room("engine/step/planes", "base base/hash engine/step/stream engine/step/rank")
-    room("engine/step/link", "base cpu_optim engine/step/rank engine/step/planes")
+    room("engine/step/link", "base base/hash cpu_optim engine/step/rank engine/step/planes")
     room("engine/step/pending", "base offload/proof engine/step/rank engine/step/planes engine/step/link")
     room("engine/step/update", "base cpu_optim kernels engine/step/rank engine/step/planes engine/step/pending")
     room("engine/step/executor", "base cpu_optim engine/step/rank engine/step/planes engine/step/link engine/step/pending" \

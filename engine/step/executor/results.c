@@ -57,6 +57,8 @@ void ox_rank_times(const struct ox_rank *rank, struct ox_rank_times *out) {
     *out = (struct ox_rank_times){.micro_batches = rank->config.micro_batches,
                                   .busy_seconds = (double)(now.busy_ns - before->busy_ns) * 1e-9,
                                   .wait_seconds = (double)(now.wait_ns - before->wait_ns) * 1e-9,
+                                  .host_calls = rank->step.link_calls[0],
+                                  .device_calls = rank->step.link_calls[1],
                                   .peer_wait_seconds =
                                       (double)(peer_wait_ns(rank) - rank->before.peer_wait_ns) * 1e-9};
 }

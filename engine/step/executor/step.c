@@ -560,6 +560,12 @@ static enum ox_status issue_named(struct ox_rank *rank, const struct ox_plan *pl
         return issue_copy(&is, &rank->marks[idx]);
     }
     const struct ox_host_task host = {.plan = plan, .task_idx = idx, .idle = idle};
+    if (task->lane == OX_LANE_LINK && rank->link_host != NULL) {
+        return idle ? rank->ops.mark(is.lane, &rank->marks[idx])
+                    : ox_link_issue(rank, plan, task, &(struct ox_link_job){ox_host_task_run, &host, sizeof host},
+                                    &rank->marks[idx]);
+    }
+    rank->step.link_calls[0] += task->lane == OX_LANE_LINK && !idle;
     return ox_host_lane_submit(is.lane, ox_host_task_run, &host, sizeof host, &rank->marks[idx]);
 }
 
@@ -643,11 +649,13 @@ static enum ox_status drain_all(struct ox_rank *rank, enum ox_status status) {
     struct ox_first_failure notes[2] = {{0}};
     note_status(notes, status);
     ox_link_abort(rank, status);
+    ox_link_stop(rank);
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         status = rank->lanes[i] == NULL ? OX_OK : ox_lane_drain(rank->lanes[i]);
         ox_link_abort(rank, status);
         note_status(notes, status);
     }
+    note_status(notes, ox_link_drain(rank));
     note_status(notes, ox_optim_drain(rank));
     for (uint32_t i = 0; i < rank->lane_count; i++) {
         if (rank->lanes[i] != NULL) {

@@ -94,7 +94,8 @@ static enum ox_status put_over(struct ox_rank *rank, enum ox_status (*open)(stru
 }
 
 static enum ox_status open_nccl(struct ox_rank *rank, struct ox_comm **comm) {
-    struct ox_comm_nccl_config config = {.device = rank->device, .limits = ox_link_limits(&rank->config)};
+    struct ox_comm_nccl_config config = {.device = rank->device, .limits = ox_link_limits(&rank->config),
+                                         .agrees = rank->config.comm_debug};
     struct ox_comm *over = NULL;
     enum ox_status status = ox_cuda_nccl(rank->device, &config.library);
     if (status != OX_OK) {
@@ -122,6 +123,7 @@ static enum ox_status open_pairs(struct ox_rank *rank) {
 enum ox_status ox_link_open_nccl(struct ox_rank *rank) {
     enum ox_status status = put_over(rank, open_nccl);
     OX_THEN(status, open_pairs(rank));
+    OX_THEN(status, ox_link_open_order(rank));
     return status;
 }
 
@@ -169,6 +171,7 @@ struct begin {
     uint64_t step, weights_step, target_count, plan_kind, facts;
     double max_grad_norm, loss_scale;
     uint64_t stop; /* may differ: if any rank is asked to stop, all do */
+    struct ox_link_calls calls; /* equal within groups */
 };
 
 enum ox_status ox_link_begin(struct ox_rank *rank) {
@@ -176,11 +179,12 @@ enum ox_status ox_link_begin(struct ox_rank *rank) {
     if (rank->comm == NULL) {
         return OX_OK;
     }
-    const struct begin mine = {
+    struct begin mine = {
         .step = rank->step.input->step, .weights_step = rank->step.weights_step,
         .target_count = rank->step.input->target_count, .plan_kind = rank->step.plan->kind,
         .facts = rank->step.facts, .max_grad_norm = rank->step.input->max_grad_norm,
         .loss_scale = rank->step.input->loss_scale, .stop = asks_stop(rank)};
+    mine.calls = ox_link_calls(rank, rank->step.plan);
     enum ox_status status = ox_comm_meet(rank->comm, &(struct ox_comm_meet){
         .channel = CHANNEL_ISSUE, .mine = &mine, .mine_bytes = sizeof mine, .slot_bytes = sizeof mine, .all = all,
         .what = "the beginning of a step"});
@@ -190,6 +194,7 @@ enum ox_status ox_link_begin(struct ox_rank *rank) {
                  : all[i].target_count != all[0].target_count ? different(i, "number of tokens in the step")
                  : memcmp(&all[i], &all[0], offsetof(struct begin, stop)) != 0 ? different(i, "kind of step") : OX_OK;
     }
+    OX_THEN(status, ox_link_same_calls(rank, &all[0].calls, sizeof all[0]));
     return status == OX_OK && rank->step.stopped ? ox_fail(OX_E_ABORTED, "stopped before the step began") : status;
 }
 
@@ -301,7 +306,8 @@ static enum ox_status gather_plane(struct ox_rank *rank, const struct ox_task *t
     const struct cuts cuts = cut_plane(rank, task->unit_idx, (enum ox_axis)task->axis);
     snprintf(what, sizeof what, "weights of unit %u", task->unit_idx);
     const struct ox_comm_gather call = {
-        .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .what = what};
+        .source = source, .target = target, .cuts = cuts.at, .on_host = unified, .lane = ox_link_lane(rank, task),
+        .what = what};
     if (unified || ox_rank_rules(rank, task->unit_idx)->gather_tier != OX_TIER_HOST) {
         return gather(rank, comm, &call, OX_TRAFFIC_WEIGHTS);
     }
@@ -506,7 +512,8 @@ static enum ox_status exchange(struct ox_rank *rank, const struct ox_plan *plan,
     const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
         .source = is_giver ? source + given_offset(&rank->plan->input, task, cuts.at[comm->count]) : NULL,
         .target = parts + parts_before(&sums, task->slot) * slice_bytes,
-        .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .what = what});
+        .cuts = cuts.at, .gives = gives, .on_host = rank->config.budget.unified, .lane = ox_link_lane(rank, task),
+        .what = what});
     /* Counted where bytes cross, and only if they did: the sum is compared with the plan's at the end of the step. */
     if (status == OX_OK) {
         const uint64_t whole = cuts.at[comm->count], givers = ox_sums_givers(&sums, task->slot) - is_giver;
@@ -524,7 +531,7 @@ static enum ox_status reduce_scatter(struct ox_rank *rank, const struct ox_plan 
     snprintf(what, sizeof what, "gradient %u", task->grad_idx);
     const enum ox_status status = ox_comm_reduce_scatter(comm, &(struct ox_comm_reduce_scatter){
         .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
-        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what});
+        .cuts = cuts.at, .on_host = rank->config.budget.unified, .lane = ox_link_lane(rank, task), .what = what});
     if (status == OX_OK) {
         const uint32_t ranks = comm->count;
         const uint64_t own = cuts.at[comm->rank + 1] - cuts.at[comm->rank];
@@ -541,7 +548,8 @@ static enum ox_status gather_sums(struct ox_rank *rank, const struct ox_plan *pl
     snprintf(what, sizeof what, "sum of gradient %u", task->grad_idx);
     return gather(rank, rank->along[OX_AXIS_COPY], &(struct ox_comm_gather){
         .source = view(rank, plan, task, OX_USE_SOURCE).ptr, .target = view(rank, plan, task, OX_USE_TARGET).ptr,
-        .cuts = cuts.at, .on_host = rank->config.budget.unified, .what = what}, OX_TRAFFIC_GRADS);
+        .cuts = cuts.at, .on_host = rank->config.budget.unified, .lane = ox_link_lane(rank, task), .what = what},
+        OX_TRAFFIC_GRADS);
 }
 
 /* ---- between the phases of a pass ------------------------------------------------------------------------- */
@@ -629,17 +637,21 @@ static enum ox_status pass_round(struct ox_rank *rank, const struct ox_task *tas
 
 /* Gives bytes to the next member and takes as many from the one before. A send waits for its taker: of two neighbours
  * one takes first. */
-static enum ox_status shift(struct ox_rank *rank, struct ox_comm *comm, const struct ox_plan_cut *cut,
+static enum ox_status shift(struct ox_rank *rank, const struct ox_task *task, const struct ox_plan_cut *cut,
                             const unsigned char *source, unsigned char *target, const char *what) {
+    struct ox_comm *const comm = rank->along[cut->axis];
+    struct ox_lane *const lane = ox_link_lane(rank, task);
     const bool on_host = rank->config.budget.unified, sends_first = comm->rank % 2 == 0;
     enum ox_status status = OX_OK;
     for (int turn = 0; turn < 2 && status == OX_OK; turn++) {
         const bool sends = sends_first == (turn == 0);
         const uint32_t peer = (comm->rank + (sends ? 1 : comm->count - 1)) % comm->count;
         status = sends ? ox_comm_send(comm, &(struct ox_comm_send){
-                             .peer = peer, .source = source, .bytes = cut->bytes, .on_host = on_host, .what = what})
+                             .peer = peer, .source = source, .bytes = cut->bytes, .on_host = on_host, .lane = lane,
+                             .what = what})
                        : ox_comm_recv(comm, &(struct ox_comm_recv){
-                             .peer = peer, .target = target, .bytes = cut->bytes, .on_host = on_host, .what = what});
+                             .peer = peer, .target = target, .bytes = cut->bytes, .on_host = on_host, .lane = lane,
+                             .what = what});
         if (status == OX_OK) {
             ox_rank_count(rank, sends ? OX_LINK_PEER_OUT : OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, cut->bytes);
         }
@@ -654,6 +666,7 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
     struct ox_comm *const comm = rank->along[cut->axis];
     const uint64_t piece = cut->bytes / comm->count;
     const bool on_host = rank->config.budget.unified;
+    struct ox_lane *const lane = ox_link_lane(rank, task);
     struct cuts cuts;
     bool gives[OX_COMM_RANKS_MAX];
     char what[OX_COMM_WHAT_BYTES];
@@ -667,16 +680,16 @@ static enum ox_status cross(struct ox_rank *rank, const struct ox_task *task, un
         return pass_round(rank, task, cut, room, what);
     }
     if (cut->kind == OX_CUT_SHIFT) {
-        return shift(rank, comm, cut, from + cut->source, room + cut->target, what);
+        return shift(rank, task, cut, from + cut->source, room + cut->target, what);
     }
     if (cut->kind == OX_CUT_GATHER) {
         return gather(rank, comm, &(struct ox_comm_gather){
             .source = from + cut->source + cuts.at[comm->rank], .target = room + cut->target, .cuts = cuts.at,
-            .on_host = on_host, .what = what}, OX_TRAFFIC_ACTIVATIONS);
+            .on_host = on_host, .lane = lane, .what = what}, OX_TRAFFIC_ACTIVATIONS);
     }
     const enum ox_status status = ox_comm_exchange(comm, &(struct ox_comm_exchange){
         .source = from + cut->source, .target = room + cut->target, .cuts = cuts.at, .gives = gives,
-        .on_host = on_host, .what = what});
+        .on_host = on_host, .lane = lane, .what = what});
     if (status == OX_OK) {
         ox_rank_count(rank, OX_LINK_PEER_IN, OX_TRAFFIC_ACTIVATIONS, cut->bytes - piece);
         ox_rank_count(rank, OX_LINK_PEER_OUT, OX_TRAFFIC_ACTIVATIONS, cut->bytes - piece);

@@ -43,6 +43,36 @@ struct ox_link_routes {
 };
 OX_MUST enum ox_status ox_link_read_routes(struct ox_rank *rank, const struct ox_plan_rounds *rounds, uint32_t members,
                                            const unsigned char *room, struct ox_link_routes *out);
+/* ---- calls in the order of the device: ordered.c ---- */
+
+/* Makes lane LINK one of the device, where NCCL takes calls on it. */
+OX_MUST enum ox_status ox_link_open_order(struct ox_rank *rank);
+/* The lane of the device on which a task of lane LINK puts its calls; NULL: the host makes them, because LINK is its
+ * lane, or memory is the host's, or what travels is known to the host alone. */
+struct ox_lane *ox_link_lane(const struct ox_rank *rank, const struct ox_task *task);
+/* Issues a task where LINK is a lane of the device, which waits for what the task depends on. *done is a mark of that
+ * lane. `job` is for the host's part, if the host makes the calls. For the issuing thread. */
+struct ox_link_job {
+    ox_job_fn *run;
+    const void *args;
+    size_t bytes;
+};
+OX_MUST enum ox_status ox_link_issue(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task,
+                                     const struct ox_link_job *job, struct ox_mark *done);
+/* After a failure: ends the calls that the device has, so that its lanes can be drained; any thread. Nothing if there
+ * was none. */
+void ox_link_stop(struct ox_rank *rank);
+/* Drains the host's part of LINK; returns its first failure, and makes it usable again. */
+OX_MUST enum ox_status ox_link_drain(struct ox_rank *rank);
+/* A digest of a plan's calls along each axis that a device may order: the same on all ranks of a group. */
+struct ox_link_calls {
+    uint64_t along[OX_AXIS_COUNT];
+};
+struct ox_link_calls ox_link_calls(const struct ox_rank *rank, const struct ox_plan *plan);
+/* Compares the digests of all ranks, `apart` bytes from one to the next; OX_E_CONFIG names one that has another list
+ * than the first rank with which it makes these calls. */
+OX_MUST enum ox_status ox_link_same_calls(const struct ox_rank *rank, const struct ox_link_calls *all, size_t apart);
+
 /* Runs a task of lane LINK. */
 OX_MUST enum ox_status ox_link_run(struct ox_rank *rank, const struct ox_plan *plan, const struct ox_task *task);
 

@@ -46,6 +46,7 @@ struct ox_step_state {
     uint64_t left_out[OX_LINK_COUNT]; /* bytes of weights that no expert would have read */
     uint64_t left_tokens[OX_LINK_COUNT]; /* by how much rows to experts of other ranks stay below the plan's bound */
     bool stopped;            /* ranks have agreed to stop before the optimizer begins */
+    uint64_t link_calls[2];  /* tasks of lane LINK so far: for which the device waits for the host, and its own */
 };
 
 /* The update of a step that is decided, and waits for the next step or was interrupted in it. */
@@ -155,6 +156,9 @@ struct ox_rank {
     struct ox_tiers tiers;
     struct ox_lane *lanes[OX_LANE_COUNT]; /* the first `lane_count` of them; NULL where no plan has tasks for it */
     uint32_t lane_count;
+    /* The host's part of lane LINK, where that is one of the device: watches its calls, and makes those that need the
+     * host, all in list order; NULL: LINK is a lane of the host (engine/step/link/ordered.c). */
+    struct ox_lane *link_host;
     struct ox_comm *comm; /* this rank's endpoint; NULL with one rank */
     struct ox_comm *along[OX_AXIS_COUNT]; /* its endpoint with its group on an axis: `comm` where that has all ranks;
                                              NULL where it has this one alone */

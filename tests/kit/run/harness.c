@@ -342,6 +342,7 @@ static struct ox_engine_config configure(const struct harness_run *run, const st
         .cuda = {.plugin_path = run->cuda_plugin},
         .cuda_count = run->cuda_count,
         .comm = run->comm,
+        .comm_debug = run->comm_debug,
         .library_sums = run->library_sums,
         .exchange = run->exchange,
         .low_rank = run->low_rank,

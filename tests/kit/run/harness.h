@@ -52,6 +52,7 @@ struct harness_run {
     const char *cuda_plugin; /* NULL: on the CPU */
     uint32_t cuda_count;     /* GPUs for the ranks; 0: one for all */
     enum ox_rank_comm comm;
+    bool comm_debug;
     bool library_sums;
     enum ox_exchange_dtype exchange;
     struct ox_low_rank_config low_rank;
