@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { LINES_FOR_EVAL = 65536 }; /* so many lines back the newest evaluation is looked for */
+enum { EVAL_BYTES = 1 << 26 }; /* so far back the newest evaluation is looked for: some 65,000 lines */
 enum { WINDOW_BYTES = 1 << 18 }; /* about a hundred times the longest line */
 
 static const char log_name[] = "metrics.jsonl", judged_key[] = "judged_loss";
@@ -363,9 +363,7 @@ static enum ox_status line_start(struct window *window, uint64_t past, uint64_t 
 static enum ox_status find_cut(struct window *window, uint64_t bytes, uint64_t step, uint64_t *kept,
                                struct ox_metrics_last *last) {
     *kept = 0;
-    uint32_t looked = 0;
-    for (uint64_t past = bytes;
-         past > 0 && (last->step == 0 || (!last->has_eval && looked < LINES_FOR_EVAL)); looked++) {
+    for (uint64_t past = bytes; past > 0 && (last->step == 0 || (!last->has_eval && bytes - past < EVAL_BYTES));) {
         uint64_t start = 0;
         const enum ox_status status = line_start(window, past, &start);
         if (status != OX_OK) {
