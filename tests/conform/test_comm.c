@@ -128,10 +128,10 @@ int main(void) {
     for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
         struct comm_world world = world_of("local", counts[i]);
         comm_cases_calls(&world);
-        comm_cases_random(&world, SLOWED ? 100 : 600, counts[i]);
+        comm_cases_random(&world, SLOWED ? 100 : 600 / test_stride(4), counts[i]);
         comm_cases_failures(&world);
         comm_cases_groups(&world);
-        comm_cases_faults(&world, 12);
+        comm_cases_faults(&world, 12 / test_stride(2));
         world.open = open_chaos;
         world.name = "local, with delays";
         comm_cases_random(&world, SLOWED ? 20 : 60, counts[i]);

@@ -512,8 +512,11 @@ int main(void) {
     labs_open(labs);
     for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
         const enum ox_real real = (enum ox_real)(i % 3);
-        if (real == OX_REAL_F32 || test_takes((unsigned)(i / 3 + i % 3), 8)) {
-            run_case(labs, &cases[i / 3], real, real);
+        const struct head_case *const shape = &cases[i / 3];
+        /* Those that are too wide to hold take most of the time, so `make test` has one of two. */
+        const bool wide = (uint64_t)shape->rows * shape->vocab > 40000000;
+        if (real == OX_REAL_F32 ? !wide || test_takes((unsigned)i / 18, 2) : test_takes((unsigned)(i / 3 + i % 3), 8)) {
+            run_case(labs, shape, real, real);
         }
     }
     for (int i = 0; i < 3 * lab_count; i++) {

@@ -624,7 +624,7 @@ static void check_model(const char *name, uint32_t only) {
                 if ((examples[i].experts > 0) != mixture) {
                     continue;
                 }
-                if (only == NOTHING ? test_takes(ranks / PROCESSES + i + (unsigned)window, 2) : only == i) {
+                if (only == NOTHING ? test_takes(ranks / PROCESSES + i + (unsigned)window, 4) : only == i) {
                     check_example(&examples[i], ranks, (enum window)window);
                 }
             }

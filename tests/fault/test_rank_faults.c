@@ -279,7 +279,8 @@ static void check_place(struct rig *rig, const struct harness_place *place) {
             const bool has_drive = place->store && (site != SITE_READ || reads);
             const bool has_rounds = rig->run.experts > 1 && rig->run.experts < rig->run.ranks; /* of some ranks */
             if ((on_drive((enum site)site) && !has_drive) || (on_transfer((enum site)site) && rig->run.pipe == 1) ||
-                (on_round((enum site)site) && !has_rounds)) {
+                (on_round((enum site)site) && !has_rounds) ||
+                (rig->hits == HITS && !test_takes((unsigned)(site + i), 2))) {
                 continue;
             }
             check_site(rig, (enum site)site);

@@ -724,7 +724,7 @@ static void make_expected(void) {
 /* Returns on how many file systems a run of this kind was cut. */
 static unsigned test_kind(struct cutter *cutter) {
     const bool all = test_deep(), is_first = kind == &kinds[0];
-    const unsigned quick = test_stride(3), usual = (kind->usual_cuts / SHARE + quick - 1) / quick;
+    const unsigned quick = test_stride(6), usual = (kind->usual_cuts / SHARE + quick - 1) / quick;
     const unsigned count = asked.count > 0 ? asked.count : all ? CUTS_ALL : usual;
     const unsigned usual_again = all ? AGAIN_ALL : is_first ? AGAIN_USUAL : 0;
     const unsigned again = asked.again == 0                ? usual_again

@@ -180,7 +180,7 @@ static void check_data(void) {
 
 int main(int argc, char **argv) {
     const uint64_t given = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
-    const uint64_t stride = given > 0 ? given : STRIDE * test_stride(4);
+    const uint64_t stride = given > 0 ? given : STRIDE * test_stride(8);
     tiny_single_thread(argv);
     shared = tiny_shared(sizeof *shared);
     told = tiny_shared(sizeof *told);

@@ -17,10 +17,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEPS = 200, HANG_SECONDS = 200, ROUNDS_ALL = 10 };
+enum { STEPS = 120, HANG_SECONDS = 200, ROUNDS_ALL = 10 };
 
 static const char common_words[] =
-    "--ranks 2 --max-steps 200 --global-batch-size 4 --sum-groups 4 --batch-size 1 --max-seq-length 16"
+    "--ranks 2 --max-steps 120 --global-batch-size 4 --sum-groups 4 --batch-size 1 --max-seq-length 16"
     " --eval-windows 4 --eval-steps 10 --compute-threads 1 --optimizer-threads 1 --chunk-elems 2048"
     " --save-steps 20 --save-total-limit 2";
 static const char *const places[] = {"--persist-steps 1", "--state-tier nvme --optimizer-overlap speculative"};

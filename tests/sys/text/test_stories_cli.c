@@ -102,19 +102,23 @@ static void check_default(void) {
 static void check_perplexities(void) {
     json_t *const reference = load_reference("reference_perplexity.json");
     const json_t *const results = json_object_get(reference, "results");
-    unsigned packings = 0;
+    unsigned packings = 0, windows = 0;
     for (size_t i = 0; i < json_array_size(results); i++) {
         const json_t *const expected = json_array_get(results, i), *const mode = json_object_get(expected, "mode");
         const char *const file = json_string_value(json_object_get(expected, "file"));
+        if (!test_all() && (mode == NULL ? windows : packings) > 0) {
+            continue; /* `make test` takes a text of each mode */
+        }
         if (mode == NULL) {
             check_bos_per_window(expected, file);
+            windows++;
         } else {
             CHECK(strncmp(json_string_value(mode), "llama2c_packing:", 16) == 0);
             check_packing(expected, file);
             packings++;
         }
     }
-    CHECK(json_array_size(results) > packings && packings > 0);
+    CHECK(windows > 0 && packings > 0);
     check_default();
     json_decref(reference);
 }
@@ -198,17 +202,18 @@ static void check_finetuning(void) {
 
 /* ---- defaults --------------------------------------------------------------------------------------- */
 
-enum { ROWS_BYTES_MAX = 4 << 20, TUNED_ROWS = 200 };
+enum { ROWS_BYTES_MAX = 4 << 20 };
 
 /* The first questions and answers of a published set, as prompts and completions: text that the model does not know. */
 static const char *write_rows(void) {
     json_t *rows = NULL;
+    const size_t count = test_all() ? 200 : 80;
     const char *const published = plain_pathf("%s/text/instruct/alpaca_en_demo.json", test_data_folder());
     REQUIRE_OK(ox_json_load(published, ROWS_BYTES_MAX, &rows));
-    CHECK(json_array_size(rows) >= TUNED_ROWS);
+    CHECK(json_array_size(rows) >= count);
     FILE *const file = fopen(test_path("rows.jsonl"), "w");
     CHECK(file != NULL);
-    for (size_t i = 0; i < TUNED_ROWS; i++) {
+    for (size_t i = 0; i < count; i++) {
         const json_t *const row = json_array_get(rows, i);
         json_t *const out = json_pack("{sOsO}", "prompt", json_object_get(row, "instruction"), "completion",
                                       json_object_get(row, "output"));

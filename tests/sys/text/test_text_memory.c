@@ -129,7 +129,11 @@ int main(void) {
     check_refused(write_copies("values.jsonl", two_rows, "1,", big / 16, "1]}\n"), "values.jsonl:2: ");
     static const char two_lines[] = "A line that ends.\nAnd another one, longer, that ends too.\n";
     check_taken(write_copies("text.txt", "", two_lines, big / 64, ""));
-    check_taken(write_rows_file("rows.jsonl", 24, 1 << 20));
-    check_taken(write_rows_file("array.json", 24, 1 << 20));
+    static const char *const forms[] = {"rows.jsonl", "array.json"};
+    for (unsigned i = 0; i < 2; i++) {
+        if (test_takes(i, 2)) {
+            check_taken(write_rows_file(forms[i], 24, 1 << 20));
+        }
+    }
     return test_end();
 }

@@ -695,11 +695,11 @@ static void test_for_seconds(bool alone) {
 
 /* Fewer parts are of several processes, because mpirun takes longer to start and to end them. */
 static void test_few(bool alone) {
-    limits.interruptions = alone ? 0 : TEAM_INTERRUPTIONS / test_stride(3);
+    limits.interruptions = alone ? 0 : TEAM_INTERRUPTIONS / test_stride(4);
     while (test_failure_count == 0 && !is_time_over()) {
         test_run(PROCESSES);
     }
-    limits.interruptions += INTERRUPTIONS / test_stride(5);
+    limits.interruptions += INTERRUPTIONS / test_stride(8);
     while (test_failure_count == 0 && !is_time_over()) {
         test_run(1);
     }

@@ -9,15 +9,16 @@
 #include <string.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { QUICK = 48 };
+enum { QUICK = 96 };
 #else
-enum { QUICK = 32 };
+enum { QUICK = 64 };
 #endif
-enum { STEPS = 2, MIXTURE_KV_HEADS = 4, RING_QUICK = 20 };
+enum { STEPS = 2, MIXTURE_KV_HEADS = 4, RING_QUICK = 20, MESHES_QUICK = 4 };
 
-static bool takes(void) {
+/* Of the meshes that a sweep takes: each needs runs of one rank first. */
+static bool takes_place(void) {
     static unsigned asked;
-    return test_takes(asked++, QUICK);
+    return test_takes(asked++, QUICK / MESHES_QUICK);
 }
 
 static struct harness_run run_of(const struct golden *golden, uint32_t groups, uint32_t contexts, uint32_t data) {
@@ -66,6 +67,9 @@ static void check_mixture(const struct mixture_case *mixture) {
     for (size_t m = 0; m < sizeof meshes / sizeof *meshes; m++) {
         struct golden golden;
         struct outcome expected, apart;
+        if (!test_takes((unsigned)(m + (size_t)(mixture - mixture_cases)), MESHES_QUICK)) {
+            continue;
+        }
         open("llama_tied_gqa", meshes[m].groups, &golden);
         golden.micro_batches = 4;
         struct harness_run alone = run_of(&golden, meshes[m].groups, 1, 1);
@@ -77,7 +81,7 @@ static void check_mixture(const struct mixture_case *mixture) {
         golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
         train_apart(&golden, &alone, mixture->per_unit, &expected, &apart);
         for (size_t p = 0; harness_places[p].name != NULL; p++) {
-            if ((p + m) % 4 != 0 || !takes()) {
+            if ((p + m) % 4 != 0 || !takes_place()) {
                 continue;
             }
             const bool has_units = meshes[m].groups == meshes[m].contexts && p % 2 == 0;
@@ -118,6 +122,9 @@ static void check_pipes(const char *name, uint32_t kv_heads) {
         const struct mesh *const mesh = &meshes[m];
         struct golden golden;
         struct outcome expected;
+        if (!test_takes((unsigned)m, MESHES_QUICK)) {
+            continue;
+        }
         open(name, mesh->groups, &golden);
         golden.micro_batches = 4;
         struct harness_run alone = run_of(&golden, mesh->groups, 1, 1);
@@ -125,7 +132,7 @@ static void check_pipes(const char *name, uint32_t kv_heads) {
         const double loss = golden_evaluate(&golden, &alone);
         golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
         for (size_t p = 0; harness_places[p].name != NULL; p++) {
-            if ((p + m) % 4 != 0 || !takes()) {
+            if ((p + m) % 4 != 0 || !takes_place()) {
                 continue;
             }
             struct harness_run run = run_of(&golden, mesh->groups, mesh->contexts, mesh->data);
@@ -205,22 +212,34 @@ int main(void) {
     static const uint32_t kv_heads[] = {2, 3, 2, 1, 2, 8};
     enum { MIXTURES = 3 }; /* the last, which check_mixture takes elsewhere */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        check_torch(names[i], 2, 1, OX_CONTEXT_GATHER);
-        check_torch(names[i], 4, i % 2 == 0 ? 1 : 4, OX_CONTEXT_GATHER);
-        check_torch(names[i], 4, i % 2 == 0 ? 4 : 1, OX_CONTEXT_RING);
-        check_ring(names[i], 2u << i % 3, (unsigned)i);
+        const struct {
+            uint32_t groups, contexts;
+            enum ox_context_mode mode;
+        } ways[] = {{2, 1, OX_CONTEXT_GATHER}, {4, i % 2 == 0 ? 1 : 4, OX_CONTEXT_GATHER},
+                    {4, i % 2 == 0 ? 4 : 1, OX_CONTEXT_RING}};
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+            if (test_takes((unsigned)(i + w), 3)) {
+                check_torch(names[i], ways[w].groups, ways[w].contexts, ways[w].mode);
+            }
+        }
+        if (test_takes((unsigned)i, 2)) {
+            check_ring(names[i], 2u << i % 3, (unsigned)i);
+        }
     }
     for (size_t i = 0; i < sizeof names / sizeof *names - MIXTURES; i++) {
         for (uint32_t groups = 2; groups <= 8; groups *= 2) {
             struct golden golden;
             struct outcome expected;
+            if (!test_takes((unsigned)i + groups / 4, 3)) {
+                continue;
+            }
             open(names[i], groups, &golden);
             const struct harness_run alone = run_of(&golden, groups, 1, 1);
             const double loss = golden_evaluate(&golden, &alone);
             golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
             for (uint32_t contexts = 1; contexts <= groups; contexts *= 2) {
                 for (size_t p = 0; harness_places[p].name != NULL; p++) {
-                    if (!takes()) {
+                    if (!takes_place()) {
                         continue;
                     }
                     struct harness_run run = run_of(&golden, groups, contexts, 1);

@@ -11,7 +11,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { QUICK = 100 };
 #else
-enum { QUICK = 50 };
+enum { QUICK = 100 };
 #endif
 enum { GROUPS = 8, STEPS = 2 };
 
@@ -101,7 +101,7 @@ static void check(const struct kind *kind, enum ox_compute_dtype dtype) {
         if (meshes[m].experts > kind->ranks_max) {
             continue;
         }
-        if (test_takes(m + (unsigned)(kind - kinds), 2)) {
+        if (test_takes(m + (unsigned)(kind - kinds), 4)) {
             CHECK(golden_evaluate(&golden, &run) == loss);
             check_run(&golden, &run, &meshes[m], &harness_in_memory, &expected);
         }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { SAMPLES = 320, EVERY = 10, BITS = 16, QUICK = 3 };
+enum { SAMPLES = 320, EVERY = 10, BITS = 16, QUICK = 6 };
 
 struct tally {
     uint64_t plans, overlapped, made, found, harmless;

@@ -142,7 +142,7 @@ static const struct lost {
 
 int main(int argc, char **argv) {
     const uint32_t step = argc > 1 ? 1 : test_stride(STRIDE);
-    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES / test_stride(4);
+    const uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : CASES / test_stride(8);
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, fit = 0;
     for (unsigned i = 0; i < sizeof lost / sizeof *lost && argc == 1; i++) {
         if (!test_takes(i, 4)) {
