@@ -57,6 +57,8 @@ struct simt_machine {
     ucontext_t home;
     void *home_jump[5];
     fiber *running = nullptr;
+    unsigned count, start, nth; /* of a turn: fibers, the first one, the one that runs */
+    bool down;
     const std::function<void()> *kernel = nullptr;
     void *home_stack = nullptr, *home_tsan = nullptr;
     const void *home_bottom = nullptr;
@@ -123,6 +125,26 @@ static __attribute__((noinline)) void enter(simt_machine *here, fiber *f) {
 #endif
 }
 
+/* The nth fiber of a turn. */
+static unsigned idx_in_turn(const simt_machine *here, unsigned nth) {
+    const unsigned at = here->start + (here->down ? here->count - nth : nth);
+    return at < here->count ? at : at - here->count;
+}
+
+/* The next one of this turn that can run, where it has run before; else null, and the turn goes on from home. */
+static fiber *next_in_turn(simt_machine *here) {
+    for (unsigned nth = here->nth + 1; nth < here->count; nth++) {
+        const unsigned idx = idx_in_turn(here, nth);
+        if (here->at[idx] == stop::READY) {
+            fiber *const f = &here->fibers[idx];
+            here->nth = f->begun ? nth : nth - 1;
+            return f->begun ? f : nullptr;
+        }
+    }
+    here->nth = here->count;
+    return nullptr;
+}
+
 static __attribute__((noinline)) void leave(stop at) {
     simt_machine *const here = own();
     fiber *const f = here->running;
@@ -135,7 +157,9 @@ static __attribute__((noinline)) void leave(stop at) {
     if (!JUMPS) {
         swapcontext(&f->context, &here->home);
     } else if (__builtin_setjmp(f->jump) == 0) {
-        jump(here->home_jump);
+        fiber *const next = next_in_turn(here);
+        here->running = next;
+        jump(next != nullptr ? next->jump : here->home_jump);
     }
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(f->fake_stack, &here->home_bottom, &here->home_bytes);
@@ -205,11 +229,12 @@ static bool release(simt_machine *here, unsigned first, unsigned past, stop at) 
 
 /* One turn of every fiber that can run; false when there is none. */
 static bool run_ready(simt_machine *here, unsigned count, uint64_t turn) {
-    const unsigned start = order_seed == 0 ? 0 : (unsigned)(ox_uniform(order_seed, 1, turn) * count);
-    const bool down = order_seed != 0 && ox_uniform(order_seed, 2, turn) < 0.5;
     bool ran = false;
-    for (unsigned i = 0; i < count; i++) {
-        const unsigned idx = (start + (down ? count - i : i)) % count;
+    here->count = count;
+    here->start = order_seed == 0 ? 0 : (unsigned)(ox_uniform(order_seed, 1, turn) * count);
+    here->down = order_seed != 0 && ox_uniform(order_seed, 2, turn) < 0.5;
+    for (here->nth = 0; here->nth < count; here->nth++) { /* or further, where fibers go on with one another */
+        const unsigned idx = idx_in_turn(here, here->nth);
         if (here->at[idx] == stop::READY) {
             enter(here, &here->fibers[idx]);
             ran = true;
