@@ -82,6 +82,9 @@ static void check_places(const struct kind *kind) {
                   {"--ranks 4", false},
                   {"--prefetch-depth 0 --tiles 2 --optimizer-overlap off --kept-blocks 0", true}};
     for (unsigned i = 0; i < sizeof places / sizeof *places; i++) {
+        if (!test_takes((unsigned)(kind - kinds) + i, 2)) {
+            continue;
+        }
         begin(test_path("base"), "place", kind->words, places[i].words);
         if (places[i].has_drive) {
             sys_args_on_drive(&args, "place");

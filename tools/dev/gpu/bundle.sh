@@ -26,10 +26,9 @@ top=$work/offload-gpu
 mkdir -p "$top/build/lib" "$top/build/emulated" "$top/build/tests/conform" "$top/build/tests/golden"
 git archive HEAD | tar -x -C "$top"
 git rev-parse HEAD >"$top/commit"
-plugin=liboffload_cuda.so
-[ "$emulated" -eq 0 ] || plugin=
-for program in offload $plugin liboffload_simt.so tests/golden/test_cuda tests/conform/test_device \
-    $(cd "$build" && ls tests/conform/test_ops_*[a-z]); do
+plugin=liboffload_cuda.so operations=$(cd "$build" && ls tests/conform/test_ops_*[a-z]) || true
+[ "$emulated" -eq 0 ] || { plugin='' operations=tests/conform/test_ops_flat; } # all are packed alike
+for program in offload $plugin liboffload_simt.so tests/golden/test_cuda tests/conform/test_device $operations; do
     [ -f "$build/$program" ] || { echo "gpu-bundle: $build/$program does not exist; build it first" >&2; exit 1; }
     strip -o "$top/build/$program" "$build/$program"
 done

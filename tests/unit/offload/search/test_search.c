@@ -177,9 +177,9 @@ static const struct lost lost[] = {
     {487, NEAR, 400}};
 
 int main(int argc, char **argv) {
-    const uint64_t samples = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(8);
+    const uint64_t samples = argc > 1 ? strtoull(argv[1], NULL, 10) : SAMPLES / test_stride(4);
     const uint64_t parts = SAMPLES_OF_PARTS / test_stride(SAMPLES_OF_PARTS);
-    const uint32_t placements = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : PLACEMENTS;
+    const uint32_t placements = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : PLACEMENTS / test_stride(2);
     const uint64_t first = argc > 3 ? strtoull(argv[3], NULL, 10) : 1;
     static const double within[] = {1.0001, 1.005, LIMIT};
     uint32_t fit = 0, parts_fit = 0, counts[sizeof within / sizeof *within] = {0};
