@@ -160,8 +160,11 @@ enum ox_status ox_model_check_groups(const struct ox_model_config *config) {
     }
     const char *const why = obstacle(config);
     if (why != NULL) {
+        const bool mixture = config->mixture.router.experts > 0;
         return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": the model (model_type \"%s\") has %s, which cannot "
-                       "be cut into groups; leave it out", groups, config->family, why);
+                       "be cut into groups; leave it out%s", groups, config->family, why,
+                       mixture ? ", and let ranks divide its experts (--expert-parallel-size) or rows of sequences "
+                                 "(--context-parallel-size)" : "");
     }
     shares_of(config, shares);
     list_possible(shares, possible, sizeof possible);

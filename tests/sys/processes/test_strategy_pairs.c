@@ -115,7 +115,9 @@ static const struct refusal {
     const char *words, *says;
 } refusals[] = {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
-    {MIXTURE, 0, "--mesh tp=2,ep=2", "tensor"},
+    {MIXTURE, 0, "--mesh tp=2,ep=2", "a mixture of experts, which cannot be cut into groups; leave it out, and let "
+     "ranks divide its experts (--expert-parallel-size) or rows of sequences (--context-parallel-size)"},
+    {MIXTURE, 2, "--mesh dp=2,tp=2,ep=2", "a mixture of experts, which cannot be cut into groups"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all", "share-layers"},
     {LLAMA, 0, "--ranks 2 --powersgd-rank 2", "needs several processes; within one, sums are exact"},
     {LLAMA, 2, "--mesh dp=2,tp=2 --powersgd-rank 2", "does not exist with groups of features (--tensor-groups) yet"},

@@ -162,7 +162,8 @@ int main(void) {
     check_refused("llama_tied_gqa", 3, "--tensor-groups 3: 2 key/value heads cannot be divided by 3; use 1 or 2");
     check_refused("qwen3", 8, "--tensor-groups 8: 4 attention heads cannot be divided by 8; use 1 or 2");
     check_refused("eight_qwen3", 16, "--tensor-groups 16: at most 8; use 1, 2, 4 or 8");
-    check_refused("mixtral", 2, "has a mixture of experts, which cannot be cut into groups; leave it out");
+    check_refused("mixtral", 2, "has a mixture of experts, which cannot be cut into groups; leave it out, and let "
+                  "ranks divide its experts (--expert-parallel-size)");
     check_refused("olmo2", 2, "has norms over all heads of queries and of keys, which cannot be cut");
     return test_end();
 }
