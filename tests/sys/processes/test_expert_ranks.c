@@ -177,6 +177,31 @@ static void check_bytes(void) {
     CHECK(all_tokens[0] == 4 * LAYERS * ROWS && of_one == row * 3 * LAYERS * ROWS);
 }
 
+/* Processes that have other experts go on from a checkpoint, which has whole tensors: 2, of which 2 ranks each have
+ * slices of the same, then 4 with a fourth each, then one. */
+static void go_on_from_checkpoints(const struct family *family) {
+    static const struct mesh parts[] = {{2, "--mesh dp=4,ep=2", true}, {4, "--expert-parallel-size 4", true},
+                                        {0, "--ranks 1", true}};
+    struct result expected = run_one(family, 3 * part_steps(), constant_words);
+    for (int i = 0; i < 3; i++) {
+        begin(family, test_path("ranks"), i == 0 ? fresh : "--sum-groups 8");
+        if (i > 0) {
+            sys_args_word(&args, "--resume-from-checkpoint=%s/checkpoint-%d", test_path("ranks"), i * part_steps());
+        }
+        sys_args_add(&args, parts[i].words);
+        sys_args_word(&args, "--max-steps=%d", (i + 1) * part_steps());
+        sys_args_add(&args, constant_words);
+        run_mesh(parts[i].processes);
+        if (process.outcome.exit_status != 0) {
+            printf("%s: ended with %d\n%s\n", parts[i].words, process.outcome.exit_status, process.outcome.err);
+            test_failure_count++;
+        }
+    }
+    compare("processes with other experts, from checkpoints", test_path("ranks"), &expected);
+    files_remove_folder(test_path("ranks"));
+    end_one(&expected);
+}
+
 /* Whether a family is run on a mesh: large ones, and meshes of more than four ranks, in the whole suite alone. */
 static bool takes(int family, int mesh) {
     enum { SMALL_MESHES = 4 };
@@ -211,6 +236,7 @@ int main(void) {
                                          "--ranks 1", "--mesh ep=2,pp=2"};
     change_ranks(&experts_families[0], "", ranks);
     go_on_from_stores(&experts_families[0], "", "--mesh dp=4,ep=2 --state-tier nvme"); /* slices in two stores */
+    go_on_from_checkpoints(&experts_families[0]);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 0);
     return test_end();
