@@ -21,6 +21,15 @@ uint32_t ox_engine_optimizer_share(const struct ox_engine_config *config, uint32
     return share - (uint32_t)ox_min_u64(config->lane_cores, share / 2);
 }
 
+/* Whether NCCL carries what ranks do together, on GPUs of their own, in the order of these. */
+static bool is_ordered(const struct ox_engine_config *config, const struct ox_plan_input *input) {
+    const struct ox_machine *const machine = config->machine;
+    const bool by_nccl = !ox_engine_on_cpu(config) && config->comm != OX_RANK_COMM_LOCAL && !config->comm_debug &&
+                         !ox_plan_shares_host(input);
+    return by_nccl && machine != NULL &&
+           ox_plan_rank_count(input) <= ox_max_u64(machine->gpu.count, 1) * ox_max_u64(machine->gpu.machines, 1);
+}
+
 void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_plan_input *input,
                          struct ox_sim_setup *out) {
     const uint32_t ranks = ox_plan_rank_count(input);
@@ -28,7 +37,8 @@ void ox_engine_sim_setup(const struct ox_engine_config *config, const struct ox_
                                  .compute_threads = threads_of_rank(config->machine_compute_threads, ranks),
                                  .optimizer_threads =
                                      ox_engine_optimizer_share(config, config->machine_optimizer_threads, ranks),
-                                 .run_ahead_tasks = ox_plan_window(input)};
+                                 .run_ahead_tasks = ox_plan_window(input),
+                                 .ordered = is_ordered(config, input)};
 }
 
 /* Units of other coordinates live in host memory until it is known where they do. */

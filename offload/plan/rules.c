@@ -138,3 +138,16 @@ enum ox_due ox_case_due(struct ox_step_case usual, const struct ox_plan *plan, u
     const struct ox_unit_rules *const rules = &plan->rules[unit_idx];
     return usual.holds || !rules->speculative ? OX_DUE_ALL : rules->goes_ahead ? OX_DUE_STATE : OX_DUE_NOTHING;
 }
+
+bool ox_plan_calls_on_device(const struct ox_plan_input *input, const struct ox_task *task) {
+    if (task->kind != OX_TASK_MOVE || task->lane != OX_LANE_LINK || input->budget.unified) {
+        return false;
+    }
+    switch ((enum ox_move)task->move) {
+    case OX_MOVE_WEIGHTS:
+    case OX_MOVE_GRAD:
+    case OX_MOVE_SUM: return true;
+    case OX_MOVE_ROWS: return ox_plan_task_cut(input, task)->kind != OX_CUT_ROUND;
+    default: return false;
+    }
+}

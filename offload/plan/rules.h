@@ -69,6 +69,10 @@ bool ox_plan_commits_between(const struct ox_plan_input *input);
  * does so only for planes that the drives must have. */
 bool ox_plan_transacts(const struct ox_plan_input *input, bool stays);
 
+/* Whether a GPU could make the calls of a task of lane LINK in its own order: their memory is the device's, and how
+ * much travels is known to the plan, as it is not of rows that go to experts. */
+bool ox_plan_calls_on_device(const struct ox_plan_input *input, const struct ox_task *task);
+
 #ifdef __cplusplus
 }
 #endif

@@ -50,12 +50,17 @@ struct ox_sim_limits {
     uint32_t run_ahead_tasks; /* most tasks issued and not done; 0: no limit */
 };
 
-/* Seconds that the products of an update of whole matrices take on so many threads. */
+struct ox_sim_setup;
+
 /* Which share of what a rank gets from the others of its group on an axis comes from other machines; *here: how many of
  * the group are on its own. Those that divide features are taken to lie closest, then those that divide micro-batches
  * or rows, then copies, then the coordinates of a pipeline, as a launcher can place them. */
 double ox_sim_net_share(const struct ox_machine *machine, const struct ox_plan_input *input, enum ox_axis axis,
                         uint32_t *here);
+/* What a task of lane LINK takes on GPUs before bytes move: two meetings of hosts, or a call that waits on its device.
+ */
+double ox_sim_call_latency(const struct ox_sim_setup *setup, const struct ox_task *task);
+/* Seconds that the products of an update of whole matrices take on so many threads. */
 double ox_sim_product_seconds(const struct ox_machine *machine, double flops, double threads);
 /* Seconds of the update of one parameter on `threads` threads: the measured format with the nearest number of bytes,
  * scaled by bytes. */
@@ -123,6 +128,7 @@ struct ox_sim_setup {
     const struct ox_plan_input *input;
     uint32_t compute_threads, optimizer_threads; /* of each rank; 0: one per core that it has */
     uint32_t run_ahead_tasks;
+    bool ordered; /* GPUs make the calls between them that they can in their own order (ox_plan_calls_on_device) */
     bool stays; /* neither this step nor the one before is committed (ox_plan_may_stay) */
     bool holds; /* neither of them speculates */
 };

@@ -1,7 +1,16 @@
-/* What of an exchange crosses between machines. */
+/* What of an exchange crosses between machines, and what a call between GPUs takes beside its bytes. */
 #include "offload/sim/sim.h"
 
 #include "base/bytes.h"
+#include "offload/plan/rules.h"
+
+/* Nominal, until it is measured: from the inputs of a call of NCCL until its first bytes arrive within a machine. */
+static const double CALL_SECONDS = 1e-5;
+
+double ox_sim_call_latency(const struct ox_sim_setup *setup, const struct ox_task *task) {
+    return setup->ordered && ox_plan_calls_on_device(setup->input, task) ? CALL_SECONDS
+                                                                         : 2 * setup->machine->task_seconds;
+}
 
 double ox_sim_net_share(const struct ox_machine *machine, const struct ox_plan_input *input, enum ox_axis axis,
                         uint32_t *here) {

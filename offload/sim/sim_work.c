@@ -363,7 +363,7 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     if (!p->on_gpu) {
         return exchange_on_host(p, &bytes);
     }
-    work.latency *= 2; /* all ranks meet before and after */
+    work.latency = ox_sim_call_latency(p->setup, p->task);
     const struct ox_machine_gpu *const gpu = &p->machine->gpu;
     work.use[OX_SIM_H2D] = (double)bytes.up / gpu->h2d_rate;
     use_memory(p, &work, (double)bytes.up);

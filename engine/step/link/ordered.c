@@ -27,22 +27,9 @@ static enum ox_axis axis_of(const struct ox_rank *rank, const struct ox_task *ta
            : task->move == OX_MOVE_GRAD && task->last ? OX_AXIS_COPY : (enum ox_axis)task->axis;
 }
 
-/* Whether a device could make the task's calls: rows of experts travel as their routers say, which the host reads. */
-static bool is_for_device(const struct ox_rank *rank, const struct ox_task *task) {
-    if (task->kind != OX_TASK_MOVE || task->lane != OX_LANE_LINK || rank->config.budget.unified) {
-        return false;
-    }
-    switch ((enum ox_move)task->move) {
-    case OX_MOVE_WEIGHTS:
-    case OX_MOVE_GRAD:
-    case OX_MOVE_SUM: return true;
-    case OX_MOVE_ROWS: return ox_plan_task_cut(&rank->plan->input, task)->kind != OX_CUT_ROUND;
-    default: return false;
-    }
-}
-
 struct ox_lane *ox_link_lane(const struct ox_rank *rank, const struct ox_task *task) {
-    return rank->link_host != NULL && is_for_device(rank, task) ? rank->lanes[OX_LANE_LINK] : NULL;
+    const bool is_ordered = rank->link_host != NULL && ox_plan_calls_on_device(&rank->plan->input, task);
+    return is_ordered ? rank->lanes[OX_LANE_LINK] : NULL;
 }
 
 /* ---- issuing ------------------------------------------------------------------------------------------- */
@@ -121,7 +108,7 @@ struct ox_link_calls ox_link_calls(const struct ox_rank *rank, const struct ox_p
     struct ox_link_calls calls = {{0}};
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        if (is_for_device(rank, task)) { /* as offload/proof/joint.c compares tasks */
+        if (ox_plan_calls_on_device(&rank->plan->input, task)) { /* as offload/proof/joint.c compares tasks */
             uint64_t *const along = &calls.along[axis_of(rank, task)];
             const uint64_t call[] = {*along, task->move, task->last, task->phase, task->pass, task->carried, task->when,
                                      task->stage_idx, task->mb_idx, task->unit_idx, task->grad_idx, task->slot};

@@ -490,6 +490,13 @@ static uint32_t check_no_peers(uint64_t seed) {
         const struct ox_peer_bytes bytes = ox_plan_peer_bytes(plans.train, &s.in, &plans.train->tasks[i]);
         s.machine.gpu.peer_rate = 7e9;
         const struct ox_sim_work with = ox_sim_task_work(&setup, plans.train, i);
+        const struct ox_sim_setup in_order = {.machine = &s.machine, .input = &s.in, .run_ahead_tasks = 64,
+                                              .ordered = true};
+        const struct ox_sim_work ordered = ox_sim_task_work(&in_order, plans.train, i);
+        const enum ox_move move = (enum ox_move)plans.train->tasks[i].move; /* of the host: norms and losses */
+        CHECK(fabs(with.latency - 2 * s.machine.task_seconds) <= 1e-15 && ordered.seconds == with.seconds);
+        CHECK(move == OX_MOVE_PARTIALS || move == OX_MOVE_LOSSES ? ordered.latency == with.latency
+                                                                 : ordered.latency == 1e-5);
         s.machine.gpu.peer_of_links = 0.5; /* half of the time is taken from the links' too */
         const struct ox_sim_work shared = ox_sim_task_work(&setup, plans.train, i);
         CHECK(fabs(shared.use[OX_SIM_H2D] - with.use[OX_SIM_H2D] - (double)bytes.in / 14e9) <= 1e-12);
