@@ -287,6 +287,7 @@ struct ox_config_ranks {
     bool powersgd_warm_start;
     enum ox_comm_choice comm; /* what carries memory of GPUs */
     uint64_t comm_timeout_ns; /* how long a rank waits for the others */
+    bool comm_debug; /* hosts agree about each call of NCCL before it begins */
 };
 
 /* Windows of an evaluation. */

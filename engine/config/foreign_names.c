@@ -249,6 +249,7 @@ const struct ox_foreign ox_foreign_names[] = {
     {"hybrid-engine*", NULL, no_preferences, ANY},
     {"ddp-timeout* distributed-timeout-minutes", NULL, "use --comm-timeout, such as 30min", ANY},
     {"distributed-backend", NULL, "use --comm auto, local or nccl", ANY},
+    {"torch-distributed-debug nccl-debug", NULL, "use --comm-debug, which compares each call of the ranks", ANY},
     {"ddp* distributed-type", NULL, one_process, ANY},
     {"dp-replicate-size", NULL, use_copies, ANY},
     {"local-rank* *node-rank master-* num-machines num-nodes nnodes machine-rank same-network main-process-* "

@@ -433,6 +433,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
     }
     engine->comm = (enum ox_rank_comm)config->ranks.comm; /* the same words in the same order */
     engine->comm_timeout_ns = config->ranks.comm_timeout_ns;
+    engine->comm_debug = config->ranks.comm_debug;
     if (trainer->input.eval_alone) { /* nothing is summed over micro-batches, so each rank may take as many */
         config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
