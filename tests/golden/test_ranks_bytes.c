@@ -254,6 +254,16 @@ static void check_pipe_memory(const struct harness *harness, const struct harnes
     }
 }
 
+/* Between stages of two coordinates. */
+static uint64_t borders_of(const struct harness *harness) {
+    const struct ox_plan_input *const input = &ox_engine_plan_of(harness->engine)->input;
+    uint64_t borders = 0;
+    for (uint32_t i = 1; i < input->model.stage_count; i++) {
+        borders += ox_plan_stage_owner(input, i) != ox_plan_stage_owner(input, i - 1);
+    }
+    return borders;
+}
+
 static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox_pipe_schedule schedule) {
     struct harness_run run = {.ranks = pipe * data, .pipe = pipe, .schedule = schedule, .pipe_chunks = 1,
                               .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32, .model_folder = config,
@@ -261,12 +271,8 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
     struct harness harness;
     struct ox_step_result result;
     harness_open(&run, &on_host, &harness);
-    const struct ox_plan_input *const input = &ox_engine_plan_of(harness.engine)->input;
-    uint64_t borders = 0;
-    for (uint32_t i = 1; i < STAGES; i++) {
-        borders += ox_plan_stage_owner(input, i) != ox_plan_stage_owner(input, i - 1);
-    }
-    CHECK(input->model.stage_count == STAGES && borders >= pipe - 1);
+    const uint64_t borders = borders_of(&harness);
+    CHECK(ox_engine_plan_of(harness.engine)->input.model.stage_count == STAGES && borders >= pipe - 1);
     for (uint64_t step = 1; step <= STEPS; step++) {
         take_step(&harness, &run, step, &result);
         check_pipe_step(&harness, &run, borders, &result);
@@ -279,7 +285,7 @@ static void check_pipe(const char *config, uint32_t pipe, uint32_t data, enum ox
 
 /* Ranks along each axis; of data ranks, those that divide experts. */
 struct divided {
-    uint32_t data, contexts, tensors, experts;
+    uint32_t data, contexts, tensors, experts, pipe;
     enum ox_context_mode mode;
     bool keeps;
 };
@@ -343,12 +349,15 @@ static uint64_t members_of(const struct ox_unit *unit, const struct divided *by)
 
 /* Weights, gradients and all else of all ranks. Weights and gradients as of data ranks, among those that have a unit,
  * of groups of features one set and of what is not cut one a tensor rank; blocks and experts are gathered for both
- * passes. Square sums of experts come to all data ranks; of groups of features one for each that others have. Each
- * micro-batch's loss, of each group of rows, and of a layer with a router 2 E + 2 sums go to all. */
+ * passes. Square sums of experts come to all data ranks; of groups of features one for each that others have; of every
+ * unit one to the other coordinates of a pipeline. Each micro-batch's loss, of each group of rows, and of a layer with
+ * a router 2 E + 2 sums go to all. */
 static struct expected expect_divided(const struct harness *harness, const struct divided *by, uint64_t micro_batches) {
     const uint64_t count = (uint64_t)by->data * by->contexts, experts = harness->model->config.mixture.router.experts;
     const uint64_t sums = 1 + (experts > 0 ? BLOCKS * (2 * experts + 2) : 0);
-    struct expected all = {.other = 8 * micro_batches * by->contexts * sums * (count * by->tensors - 1)};
+    const uint64_t ranks = count * by->tensors * by->pipe;
+    struct expected all = {.other = 8 * micro_batches * by->contexts * sums * (ranks - 1) +
+                                    8 * harness->model->unit_count * (ranks - count * by->tensors)};
     for (uint32_t i = 0; i < harness->model->unit_count; i++) {
         const struct ox_unit *const unit = &harness->model->units[i];
         const bool cut = by->tensors > 1 && unit->group != OX_NO_GROUP;
@@ -373,7 +382,7 @@ static uint64_t checkpoint_bytes(const struct ox_router *router, const struct di
 static void check_divided_memory(const struct harness *harness, const struct divided *by) {
     const struct ox_engine_plan *const first = ox_engine_plan_of(harness->engine);
     const uint32_t count = by->data * by->contexts;
-    for (uint32_t rank = 0; rank < count * by->tensors; rank++) {
+    for (uint32_t rank = 0; rank < count * by->tensors * by->pipe; rank++) {
         const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
         uint64_t held = 0, bytes = 0;
         for (uint32_t i = 0; i < harness->model->unit_count; i++) {
@@ -393,10 +402,10 @@ static void check_divided_memory(const struct harness *harness, const struct div
 }
 
 static void check_divided(const char *config, const struct divided *by) {
-    const uint32_t ranks = by->data * by->contexts * by->tensors;
+    const uint32_t ranks = by->data * by->contexts * by->tensors * by->pipe;
     struct harness_run run = {.ranks = ranks, .contexts = by->contexts, .context_groups = by->contexts,
                               .context_mode = by->mode, .tensors = by->tensors, .tensor_groups = by->tensors,
-                              .experts = by->experts, .experts_per_unit = by->experts > 1 ? 1 : 0,
+                              .pipe = by->pipe, .experts = by->experts, .experts_per_unit = by->experts > 1 ? 1 : 0,
                               .sharding = OX_SHARDING_FULL, .dtype = OX_COMPUTE_FP32, .model_folder = config,
                               .batch = 1, .seq = SEQ, .micro_batches = 2 * by->data, .sum_groups = by->data};
     struct harness_place place = on_host;
@@ -407,7 +416,9 @@ static void check_divided(const char *config, const struct divided *by) {
     const struct ox_model_config *const model = &harness.model->config;
     CHECK(ox_engine_plan_of(harness.engine)->input.placement.kept_units == (by->keeps ? BLOCKS : 0));
     const struct expected all = expect_divided(&harness, by, run.micro_batches);
-    const uint64_t turns = (uint64_t)run.micro_batches / by->data * ranks; /* of micro-batches on ranks */
+    /* Rows of a micro-batch cross a border between coordinates once, whoever has them, and their gradients back. */
+    const uint64_t between = 2 * borders_of(&harness) * run.micro_batches * 4 * SEQ * HIDDEN;
+    const uint64_t turns = (uint64_t)run.micro_batches / by->data * ranks / by->pipe; /* of micro-batches on ranks */
     const uint64_t routes = BLOCKS * route_bytes(&model->mixture.router, by);
     const uint64_t acts = BLOCKS * context_bytes(model, by) + tensor_bytes(by) + routes;
     const uint64_t tokens = BLOCKS * row_bytes(&model->mixture.router, by);
@@ -418,31 +429,34 @@ static void check_divided(const char *config, const struct divided *by) {
             const uint64_t *const crossed = result.traffic[i == 0 ? OX_LINK_PEER_IN : OX_LINK_PEER_OUT];
             CHECK(crossed[OX_TRAFFIC_WEIGHTS] == all.weights);
             CHECK(crossed[OX_TRAFFIC_GRADS] == all.grads);
-            CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == turns * acts);
+            CHECK(crossed[OX_TRAFFIC_ACTIVATIONS] == turns * acts + between);
             CHECK(crossed[OX_TRAFFIC_TOKENS] == turns * tokens);
             CHECK(crossed[OX_TRAFFIC_OTHER] == all.other);
         }
-        CHECK(result.traffic[OX_LINK_D2H][OX_TRAFFIC_ACTIVATIONS] == turns * checkpoints);
+        if (by->pipe == 1) { /* else some come from another rank */
+            CHECK(result.traffic[OX_LINK_D2H][OX_TRAFFIC_ACTIVATIONS] == turns * checkpoints);
+        }
         CHECK(memcmp(result.traffic, result.planned, sizeof result.traffic) == 0);
     }
     check_divided_memory(&harness, by);
-    printf("%u data ranks, %u of rows (mode %d), %u of features, %u of experts%s: each way and rank %llu bytes of "
-           "activations, %llu of tokens a micro-batch; %llu bytes of checkpoints\n",
-           by->data, by->contexts, by->mode, by->tensors, by->experts, by->keeps ? ", kept" : "",
+    printf("%u data ranks, %u of rows (mode %d), %u of features, %u of experts, %u coordinates%s: each way and rank "
+           "%llu bytes of activations, %llu of tokens a micro-batch; %llu bytes of checkpoints\n",
+           by->data, by->contexts, by->mode, by->tensors, by->experts, by->pipe, by->keeps ? ", kept" : "",
            (unsigned long long)acts, (unsigned long long)tokens, (unsigned long long)checkpoints);
     harness_close(&harness);
 }
 
 static void check_all_divided(const char *dense, const char *mixture) {
     static const struct divided of_dense[] = {
-        {1, 1, 2, 1, OX_CONTEXT_GATHER, false},  {1, 1, 4, 1, OX_CONTEXT_GATHER, false},
-        {1, 1, 2, 1, OX_CONTEXT_GATHER, true},   {2, 1, 2, 1, OX_CONTEXT_GATHER, false},
-        {1, 2, 2, 1, OX_CONTEXT_GATHER, false},  {1, 2, 2, 1, OX_CONTEXT_ULYSSES, true},
-        {2, 2, 1, 1, OX_CONTEXT_ULYSSES, false}, {2, 2, 1, 1, OX_CONTEXT_RING, false}};
+        {1, 1, 2, 1, 1, OX_CONTEXT_GATHER, false},  {1, 1, 4, 1, 1, OX_CONTEXT_GATHER, false},
+        {1, 1, 2, 1, 1, OX_CONTEXT_GATHER, true},   {2, 1, 2, 1, 1, OX_CONTEXT_GATHER, false},
+        {1, 2, 2, 1, 1, OX_CONTEXT_GATHER, false},  {1, 2, 2, 1, 1, OX_CONTEXT_ULYSSES, true},
+        {2, 2, 1, 1, 1, OX_CONTEXT_ULYSSES, false}, {2, 2, 1, 1, 1, OX_CONTEXT_RING, false},
+        {1, 1, 2, 1, 2, OX_CONTEXT_GATHER, false},  {1, 2, 1, 1, 2, OX_CONTEXT_RING, false}};
     static const struct divided of_mixture[] = {
-        {2, 1, 1, 2, OX_CONTEXT_GATHER, false}, {4, 1, 1, 4, OX_CONTEXT_GATHER, false},
-        {4, 1, 1, 2, OX_CONTEXT_GATHER, false}, {2, 2, 1, 2, OX_CONTEXT_GATHER, false},
-        {2, 2, 1, 4, OX_CONTEXT_ULYSSES, false}};
+        {2, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {4, 1, 1, 4, 1, OX_CONTEXT_GATHER, false},
+        {4, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {2, 2, 1, 2, 1, OX_CONTEXT_GATHER, false},
+        {2, 2, 1, 4, 1, OX_CONTEXT_ULYSSES, false}, {2, 1, 1, 2, 2, OX_CONTEXT_GATHER, false}};
     for (size_t i = 0; i < sizeof of_dense / sizeof *of_dense; i++) {
         check_divided(dense, &of_dense[i]);
     }
@@ -485,8 +499,8 @@ int main(void) {
     }
     for (int mode = 0; mode < OX_CONTEXT_MODE_COUNT; mode++) {
         for (uint32_t contexts = 2; contexts <= RANKS_MAX; contexts *= 2) {
-            check_divided(config, &(struct divided){1, contexts, 1, 1, (enum ox_context_mode)mode, false});
-            check_divided(config, &(struct divided){1, contexts, 1, 1, (enum ox_context_mode)mode, true});
+            check_divided(config, &(struct divided){1, contexts, 1, 1, 1, (enum ox_context_mode)mode, false});
+            check_divided(config, &(struct divided){1, contexts, 1, 1, 1, (enum ox_context_mode)mode, true});
         }
     }
     check_all_divided(config, mixture);
