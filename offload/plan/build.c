@@ -778,22 +778,22 @@ static void list_tasks(struct ox_plan *plan, const struct ox_plan_input *input, 
     sum_nvme(&b);
 }
 
-static void finish(struct ox_plan *plan, const struct ox_plan_input *input, bool measuring) {
-    ox_plan_finish((struct ox_plan_full *)plan, measuring ? &input->budget : NULL);
+static void finish(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_finished finished) {
+    ox_plan_finish((struct ox_plan_full *)plan, &input->budget, finished);
     plan->peak_bytes[OX_TIER_HOST] = ox_max_u64(
         plan->peak_bytes[OX_TIER_HOST], plan->resident_bytes[OX_TIER_HOST] + ox_plan_scratch_bytes(input));
 }
 
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     list_tasks(plan, input, kind);
-    finish(plan, input, true);
+    finish(plan, input, OX_PLAN_MEASURED);
 }
 
-void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input) {
-    finish(plan, input, false);
+void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input, bool as_measured) {
+    finish(plan, input, as_measured ? OX_PLAN_ORDERED : OX_PLAN_COMPLETE);
 }
 
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind) {
     list_tasks(plan, input, kind);
-    finish(plan, input, false);
+    finish(plan, input, OX_PLAN_COMPLETE);
 }

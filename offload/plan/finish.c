@@ -313,8 +313,7 @@ static bool decides(const struct ox_plan_budget *budget, const struct space *spa
 /* Finds the peak of an arena, with offsets by time, or, where these leave gaps of more than 3 % of what lives at a
  * time, with those by size, if they need less; then gives its buffers their offsets. */
 static void finish_tier(struct ox_plan_full *full, enum ox_tier tier, const struct ox_arena_lives *lives,
-                        const struct ox_plan_budget *measured) {
-    const bool measuring = measured != NULL;
+                        const struct ox_plan_budget *budget, enum ox_plan_finished finished) {
     struct ox_plan *const plan = &full->plan;
     struct ox_arena_known *const known = find_known(full, tier, lives->key);
     struct space space = {.full = full, .tier = tier, .measuring = true, .segments = full->scratch.segments,
@@ -324,28 +323,28 @@ static void finish_tier(struct ox_plan_full *full, enum ox_tier tier, const stru
         known->timed = true;
     }
     const uint64_t enough = lives->live_most + (space.resident + lives->live_most) / 33;
-    const bool packs =
-        known->end > enough && (!measuring || decides(measured, &space, lives->live_most, known->end));
-    const uint64_t end = packs ? ox_plan_pack(full, tier, known, enough, known->end, measuring) : known->end;
+    const bool packs = known->end > enough && (finished == OX_PLAN_COMPLETE ||
+                                               decides(budget, &space, lives->live_most, known->end));
+    const uint64_t end = packs ? ox_plan_pack(full, tier, known, enough, known->end, finished) : known->end;
     plan->resident_bytes[tier] = space.resident;
     plan->peak_bytes[tier] = space.resident + end;
     plan->live_bytes[tier] = space.resident + lives->live_most;
-    space.measuring = measuring;
-    if (!measuring && end < known->end) {
+    space.measuring = finished == OX_PLAN_MEASURED;
+    if (!space.measuring && end < known->end) {
         place_by_size(&space);
-    } else if (!measuring) {
+    } else if (!space.measuring) {
         (void)end_by_time(&space);
     }
 }
 
-void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *measured) {
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *budget, enum ox_plan_finished finished) {
     struct ox_arena_lives lives[OX_TIER_NVME];
     memset(full->plan.fullest_task, 0, sizeof full->plan.fullest_task);
     ox_plan_list_lives(full, lives);
-    if (measured == NULL) {
+    if (finished != OX_PLAN_MEASURED) {
         derive_deps(full);
     }
     for (int tier = 0; tier < OX_TIER_NVME; tier++) {
-        finish_tier(full, (enum ox_tier)tier, &lives[tier], measured);
+        finish_tier(full, (enum ox_tier)tier, &lives[tier], budget, finished);
     }
 }

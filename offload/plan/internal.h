@@ -140,16 +140,17 @@ struct ox_arena_lives {
 void ox_plan_list_lives(struct ox_plan_full *full, struct ox_arena_lives out[OX_TIER_NVME]);
 
 /* Turns uses into dependencies, gives every buffer its offset, and adds the dependencies that reused space
- * requires. Fills peak_bytes. `measured`: peaks alone, and those no better than by time where that is far below this
- * budget, or where no offsets would fit it; else NULL. */
-void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *measured);
+ * requires. Fills peak_bytes. MEASURED: peaks alone, and those no better than by time where that is far below the
+ * budget, or where no offsets would fit it. ORDERED: dependencies as well, by the offsets that were measured. */
+enum ox_plan_finished { OX_PLAN_MEASURED, OX_PLAN_ORDERED, OX_PLAN_COMPLETE };
+void ox_plan_finish(struct ox_plan_full *full, const struct ox_plan_budget *budget, enum ox_plan_finished finished);
 
-/* Gives the buffers of a tier offsets by size, in scratch.packed unless `measuring`, and returns where they end; `most`
- * if that is not less. It tries other ways as long as that is more than `enough`; not while `measuring`, which then
- * finds at most more. */
+/* Gives the buffers of a tier offsets by size, in scratch.packed unless MEASURED, and returns where they end; `most`
+ * if that is not less. It tries other ways as long as that is more than `enough`, where the plan is COMPLETE: else
+ * it finds at most more. */
 enum { OX_PACK_HEADS_MORE = 128 };
 uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
-                      uint64_t most, bool measuring);
+                      uint64_t most, enum ox_plan_finished finished);
 
 #ifdef __cplusplus
 }

@@ -80,7 +80,7 @@ struct packing {
     uint32_t count, events;
     uint32_t *heads, at[LEVELS], levels[LEVELS]; /* per level: its first list, and the items in its lists */
     uint64_t *beside;                            /* begin and end of what lies beside an item */
-    uint64_t steps;
+    uint64_t steps, steps_least; /* taken so far, and to place all: five for each pair that lives at the same time */
     struct placed placed[SCANNED_MAX];
 };
 
@@ -175,11 +175,15 @@ static void place_among(struct packing *p, uint32_t idx) {
     item->begin = at;
 }
 
-/* Places the items as they are; returns where they end, or `most` once that is as much, or takes too many steps. */
+/* Places the items as they are; returns where they end, or `most` once that is as much, or takes too many steps, which
+ * often is known before. */
 static uint64_t place_all(struct packing *p, uint64_t most, uint64_t steps_max) {
     uint64_t end = 0;
-    clear_lists(p);
     p->steps = 0;
+    if (p->steps_least > steps_max) {
+        return most;
+    }
+    clear_lists(p);
     for (uint32_t i = 0; i < p->count && end < most; i++) {
         (p->count <= SCANNED_MAX ? place_among : place_beside)(p, i);
         end = p->steps > steps_max ? most : ox_max_u64(end, p->items[i].begin + p->items[i].bytes);
@@ -207,16 +211,20 @@ static void list_items(struct ox_plan_full *full, enum ox_tier tier, struct pack
     out->heads = scratch->heads;
     out->beside = scratch->packed + full->plan.buf_cap;
     out->count = 0;
+    uint64_t pairs = 0, alive = 0;
     for (uint32_t i = 0; i < event_count; i++) {
         const uint32_t buf_idx = events[i] / 2;
         const uint64_t bytes = full->plan.bufs[buf_idx].bytes;
         if ((events[i] & 1) == 0) {
+            pairs += alive++;
             scratch->items[out->count++] = (struct ox_pack_item){.bytes = bytes, .first = i, .freed = event_count,
                                                                  .buf_idx = buf_idx, .size_class = class_of(bytes)};
         } else {
+            alive--;
             scratch->items[scratch->nth[buf_idx]].freed = i;
         }
     }
+    out->steps_least = out->count > SCANNED_MAX ? 5 * pairs : 0;
 }
 
 static void keep(const struct packing *p, uint64_t *packed) {
@@ -252,21 +260,25 @@ static void pack(struct packing *p, struct ox_arena_known *known, uint64_t enoug
 }
 
 uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
-                      uint64_t most, bool measuring) {
+                      uint64_t most, enum ox_plan_finished finished) {
     struct packing p;
-    if (measuring && known->measured) {
+    const bool complete = finished == OX_PLAN_COMPLETE;
+    if (!complete && known->measured && (finished == OX_PLAN_MEASURED || known->measured_end >= most)) {
         return known->measured_end;
     }
-    if (!measuring && known->packed && known->enough == enough && known->packed_end >= most) {
+    if (complete && known->packed && known->enough == enough && known->packed_end >= most) {
         return most;
     }
     list_items(full, tier, &p);
-    if (!measuring) {
+    if (complete) {
         pack(&p, known, enough, most, full->scratch.packed);
         return known->packed_end;
     }
     qsort(p.items, p.count, sizeof *p.items, orders[0]);
     known->measured_end = place_all(&p, most, STEPS_MEASURING);
     known->measured = true;
+    if (finished == OX_PLAN_ORDERED) {
+        keep(&p, full->scratch.packed);
+    }
     return known->measured_end;
 }

@@ -696,9 +696,10 @@ uint64_t ox_plan_memory_bytes(const struct ox_plan *plan);
 void ox_plan_build(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
 
 /* ox_plan_build in two parts, for a search that rejects most of its plans: measure writes tasks and peaks; complete
- * adds offsets and dependencies, and takes the same input. */
+ * adds offsets and dependencies, and takes the same input. `as_measured`: the offsets are those that were measured, for
+ * a plan that is only simulated; to look for better ones takes longer than that. */
 void ox_plan_measure(struct ox_plan *plan, const struct ox_plan_input *input, enum ox_plan_kind kind);
-void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input);
+void ox_plan_complete(struct ox_plan *plan, const struct ox_plan_input *input, bool as_measured);
 
 /* What an update on the host reads and writes. Where steps overlap, the plan's `traffic` is that of the usual step: the
  * speculative units were updated by the step before, the others are updated now. */

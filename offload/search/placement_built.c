@@ -27,7 +27,7 @@ enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
 /* Which placement and homes the memory of a plan was last built for. */
 struct held {
     uint64_t key;
-    bool complete; /* dependencies are built as well */
+    enum { MEASURED, ORDERED, COMPLETE } is; /* ordered: dependencies are built as well; complete: and offsets */
 };
 
 struct ox_built_table {
@@ -89,7 +89,7 @@ static const struct ox_plan *measured(struct ox_search *s, enum ox_plan_kind kin
     if (held->key != key || plan->task_count == 0) {
         OX_ASSERT(key_of(s, kind) == key);
         ox_plan_measure(plan, s->in, s->in->model.eval_only ? OX_PLAN_EVAL : kind);
-        *held = (struct held){.key = key, .complete = false};
+        *held = (struct held){.key = key, .is = MEASURED};
     }
     return plan;
 }
@@ -169,9 +169,21 @@ uint64_t ox_search_spool_key(const struct ox_search *s) {
 const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind) {
     const struct ox_plan *const plan = measured(s, kind, s->built->now[kind]->key);
     struct held *const held = &s->built->held[kind];
-    if (!held->complete) {
-        ox_plan_complete(plan_of_kind(s, kind), s->in);
-        held->complete = true;
+    if (held->is != COMPLETE) {
+        ox_plan_complete(plan_of_kind(s, kind), s->in, false);
+        held->is = COMPLETE;
+    }
+    return plan;
+}
+
+/* The training plan with dependencies, to be simulated: of those that are compared many have too many buffers to look
+ * for the best offsets of each. */
+static const struct ox_plan *ordered(struct ox_search *s) {
+    const struct ox_plan *const plan = measured(s, OX_PLAN_TRAIN, s->built->now[OX_PLAN_TRAIN]->key);
+    struct held *const held = &s->built->held[OX_PLAN_TRAIN];
+    if (held->is == MEASURED) {
+        ox_plan_complete(plan_of_kind(s, OX_PLAN_TRAIN), s->in, true);
+        held->is = ORDERED;
     }
     return plan;
 }
@@ -199,13 +211,13 @@ double ox_search_seconds(struct ox_search *s) {
         if (s->built->priced != built->key || s->built->priced_stays != s->setup.stays) {
             (void)price(s, built);
         }
-        ox_sim_run_known(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &s->setup, s->works, &result);
+        ox_sim_run_known(s->sim, ordered(s), &s->setup, s->works, &result);
         built->seconds = result.seconds;
         const uint64_t every = s->request->may_stay ? s->request->persist_steps : 1;
         if (s->setup.stays && every > 0) { /* the mean of steps that stay and committed ones */
             struct ox_sim_setup written = s->setup;
             written.stays = false;
-            ox_sim_run(s->sim, ox_search_plan(s, OX_PLAN_TRAIN), &written, &result);
+            ox_sim_run(s->sim, ordered(s), &written, &result);
             built->seconds += (result.seconds - built->seconds + ox_sim_between_seconds(&s->setup)) /
                               (double)every;
         }
