@@ -136,10 +136,10 @@ static int by_likely(const void *a, const void *b) {
     return d < 0 ? -1 : d > 0;
 }
 
-static enum ox_status plan(struct list *list, struct ox_mesh_tried *mesh) {
+static enum ox_status plan(struct list *list, struct ox_mesh_tried *mesh, double best) {
     const struct ox_engine_config *config = NULL;
     enum ox_status status = list->ask->set(list->ask->context, mesh, &config);
-    OX_THEN(status, list->ask->time(list->ask->context, mesh));
+    OX_THEN(status, list->ask->time(list->ask->context, mesh, isfinite(best) ? best : 0));
     mesh->planned = true;
     list->out->planned++;
     if (status != OX_OK) {
@@ -192,7 +192,7 @@ static enum ox_status plan_likely(struct list *list) {
             const bool due = round == 0   ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
                              : round == 1 ? !known[kind] && mesh->sketch.likely < best : isinf(best);
             if (due && !mesh->planned && mesh->sketch.least < best) {
-                status = plan(list, mesh);
+                status = plan(list, mesh, best);
                 best = fmin(best, mesh->seconds);
                 known[kind] |= isfinite(mesh->seconds);
             }

@@ -45,8 +45,9 @@ struct ox_mesh_ask {
     /* Fills `shardings` (OX_SHARDING_COUNT) with the ways to divide what its ranks hold that are worth a plan, the
      * usual one first; returns how many. */
     uint32_t (*shardings)(void *context, enum ox_sharding *shardings);
-    /* Plans the mesh quickly and predicts its steps; OX_E_CONFIG: it has no plan. */
-    enum ox_status (*time)(void *context, struct ox_mesh_tried *mesh);
+    /* Plans the mesh quickly and predicts its steps, and more so where they are far from `beats` seconds, which the
+     * best takes by now (0: none yet); OX_E_CONFIG: it has no plan. */
+    enum ox_status (*time)(void *context, struct ox_mesh_tried *mesh, double beats);
     uint32_t ranks;
     uint32_t data, pipe, tensor, context_ranks, expert; /* sizes that are given; 0: any */
     bool orders[OX_PIPE_COUNT]; /* which orders of stages may be */

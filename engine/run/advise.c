@@ -102,6 +102,11 @@ static enum ox_status ask(const struct ox_predict_input *input, const struct ox_
     if (!vary(&v, kind)) {
         return OX_OK;
     }
+    if (kind == OX_ADVICE_HOST && input->plan->others == NULL && input->plan->spare_host) { /* the same search again */
+        *out = (struct ox_advice){.known = true, .ranks = v.config.ranks, .sum_groups = v.config.sum_groups,
+                                  .seconds = now->mean_seconds, .speedup = 1};
+        return OX_OK;
+    }
     struct ox_engine_plan *plan = NULL;
     struct ox_prediction then;
     enum ox_status status = ox_engine_plan_open(&v.config, &plan);

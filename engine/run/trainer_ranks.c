@@ -652,11 +652,13 @@ static uint32_t list_shardings(void *context, enum ox_sharding *out) {
     return count;
 }
 
-static enum ox_status time_candidate(void *context, struct ox_mesh_tried *mesh) {
+static enum ox_status time_candidate(void *context, struct ox_mesh_tried *mesh, double beats) {
     struct ox_trainer *const trainer = ((const struct mesh_start *)context)->trainer;
     const struct ox_division division = {.sharding = mesh->sharding, .copies = trainer->engine_config.copies};
     struct ox_prediction prediction;
+    trainer->engine_config.request.beats = beats;
     const enum ox_status status = ox_trainer_try_division(trainer, &division, &prediction);
+    trainer->engine_config.request.beats = 0;
     ox_engine_plan_close(&trainer->plan);
     if (status == OX_OK) {
         mesh->seconds = prediction.mean_seconds;

@@ -28,7 +28,8 @@ enum ox_status ox_trainer_check_trace(const struct ox_trainer *trainer) {
         return OX_OK;
     }
     enum ox_status status = ox_trace_header_open(
-        &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
+        &(struct ox_plans){.train = plan->train, .eval = plan->eval, .eval_after_step = plan->eval_after_step},
+        &plan->input.budget, &head);
     OX_THEN(status, ox_trace_check_room(head, trainer->config.save.trace_bytes));
     ox_trace_header_close(&head);
     return status;

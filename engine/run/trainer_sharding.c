@@ -121,6 +121,18 @@ static void tell(const struct ox_division *divisions, const struct tried *tried,
            why);
 }
 
+/* What is known of a division from the choice of the mesh. */
+static bool is_known(const struct ox_trainer *trainer, const struct ox_division *division, struct tried *out) {
+    const struct ox_mesh_choice *const choice = ox_trainer_meshes(trainer);
+    const struct ox_mesh_tried *const mesh = choice != NULL ? &choice->best[choice->taken] : NULL;
+    const bool known = mesh != NULL && isfinite(mesh->seconds) && mesh->sharding == division->sharding &&
+                       division->copies == 0 && trainer->engine_config.model->config.mixture.router.experts == 0;
+    if (known) {
+        *out = (struct tried){mesh->seconds, mesh->binding_share, mesh->binding};
+    }
+    return known;
+}
+
 /* Compares what ranks may divide by the simulator, from the choice that takes the least memory on; another one has to
  * gain 1 %. If nothing fits, the refusal is that of the first. */
 enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
@@ -130,22 +142,33 @@ enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
     const uint32_t count = ox_trainer_divisions(trainer, divisions);
     uint32_t best = 0;
     engine->request.rough = engine->compares = true;
+    double least = INFINITY;
+    for (uint32_t i = 0; i < count; i++) {
+        tried[i] = (struct tried){.seconds = (double)INFINITY};
+        least = is_known(trainer, &divisions[i], &tried[i]) ? tried[i].seconds : least;
+    }
     for (uint32_t i = 0; i < count; i++) {
         struct ox_prediction prediction;
+        if (isfinite(tried[i].seconds)) {
+            best = tried[i].seconds < 0.99 * tried[best].seconds ? i : best;
+            continue;
+        }
+        engine->request.beats = isfinite(least) ? least : 0;
         const enum ox_status status = ox_trainer_try_division(trainer, &divisions[i], &prediction);
         ox_engine_plan_close(&trainer->plan);
         if (status != OX_OK && status != OX_E_CONFIG) {
             return status;
         }
-        tried[i] = (struct tried){.seconds = (double)INFINITY};
         if (status == OX_OK) {
             tried[i] = (struct tried){prediction.mean_seconds, prediction.step.binding_share, prediction.step.binding};
+            least = fmin(least, prediction.mean_seconds);
         }
         best = tried[i].seconds < 0.99 * tried[best].seconds ? i : best;
     }
     engine->sharding = divisions[best].sharding;
     engine->copies = divisions[best].copies;
     engine->request.rough = engine->compares = false;
+    engine->request.beats = 0;
     if (isfinite(tried[best].seconds)) {
         tell(divisions, tried, count, best);
     }

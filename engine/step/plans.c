@@ -66,6 +66,7 @@ static enum ox_status choose(const struct ox_engine_config *config, const struct
     plan->train = plans.train;
     plan->eval = plans.eval;
     plan->eval_after_step = plans.eval_after_step;
+    plan->spare_host = plans.spare_host;
     return status;
 }
 

@@ -769,6 +769,7 @@ uint64_t ox_plan_stream_bytes(const struct ox_plan_input *input);
 /* The plans of one input; eval_after_step where steps overlap, else NULL. */
 struct ox_plans {
     struct ox_plan *train, *eval, *eval_after_step;
+    bool spare_host; /* host memory was short for none of the plans among which these were chosen */
 };
 void ox_plans_close(struct ox_plans *plans);
 

@@ -325,6 +325,7 @@ static enum ox_status open_search(struct ox_search *s) {
 
 static void hand_out(struct ox_search *s, struct ox_plans *out) {
     struct ox_plans *const plans = &s->plans;
+    out->spare_host = s->best.fits && !s->host_short;
     ox_plan_shrink(&plans->train);
     out->train = plans->train;
     plans->train = NULL;

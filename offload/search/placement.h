@@ -26,6 +26,8 @@ struct ox_placement_request {
                               for the others; 0 = automatic. A state tier of DEVICE means all units */
     bool device_first;     /* these are the first units instead */
     bool rough;            /* ends with the first climb, in a fraction of the time: for comparisons and advice */
+    double beats;          /* seconds of a step that another choice takes already, 0: none: a rough search ends early
+                              where it is far from that, with what it has by then */
     uint64_t steps;        /* of the whole run, if it is known: a short run is not worth a long search; 0 = not known */
     bool may_keep_three;   /* the store may have three generations, where that pays: choosing sets the budget's */
     /* Without a store what a speculative update replaces can only be saved in memory, so that no `saves_replaced` means

@@ -69,7 +69,9 @@ static uint64_t over(const struct ox_search *s, enum ox_tier tier) {
     return need > budget ? need - budget : 0;
 }
 
-uint64_t ox_search_over_all(const struct ox_search *s) {
+uint64_t ox_search_over_all(struct ox_search *s) {
+    const uint64_t host = ox_search_budget(s, OX_TIER_HOST);
+    s->host_short |= ox_search_need(s, OX_TIER_HOST) > host - host / 8; /* within which offsets are looked for */
     return over(s, OX_TIER_DEVICE) + over(s, OX_TIER_HOST) + over(s, OX_TIER_NVME);
 }
 
@@ -159,6 +161,7 @@ static uint32_t fill_plane(struct ox_search *s, const struct ox_candidate *candi
         const uint64_t lo_bytes = s->table->shards[at].fixed ? ox_shard_unit_state_bytes(s->table, at) : 0;
         const uint64_t bytes =
             ox_align_up(plane_bytes(s, at, plane) + lo_bytes, OX_IO_ALIGN_BYTES) + OX_IO_ALIGN_BYTES;
+        s->host_short |= tier == OX_TIER_HOST && moves && *home > tier && bytes > *left;
         if (moves && *home > tier && bytes <= *left) { /* tiers are ordered near to far */
             *home = tier;
             follow_weights(&s->table->shards[at], far);

@@ -64,6 +64,7 @@ struct ox_search {
     struct ox_built_table *built; /* known sizes and times of plans */
     /* Steps could stay in memory, but the carried update lacks the memory: taken only if nothing else fits. */
     bool crowded;
+    bool host_short; /* a plan came near the host's budget, or a plane did not fit what it left */
     bool with_eval; /* evaluation plans are built too, and have to fit */
     struct ox_extent_spec *extents;      /* extents of the store; used when each drive's allowance is known */
     uint32_t extent_count;               /* of the rank's slices; 0: not listed yet */
@@ -73,8 +74,10 @@ struct ox_search {
     uint64_t nearest_short;      /* bytes by which `nearest` exceeds the budgets, summed over tiers */
     uint32_t tiers_begun;        /* homes of checkpoints that starts were made with */
     uint32_t held;               /* bits by enum ox_choice: choices that a climb must not change */
+    bool begun;                  /* all starts were tried */
     bool first;                  /* ends with the first candidate that fits */
     uint64_t effort, effort_max; /* spent so far and at most, in tasks built; a simulated task counts as several */
+    uint64_t effort_gained;      /* when all starts were tried, or, if that was later, the best was found */
     struct ox_tried tried[OX_TRIED_MAX];
     uint32_t tried_count;
     uint16_t tried_at[OX_TRIED_PLACES]; /* hash table: 1 + index into `tried`; 0 = free */
@@ -116,7 +119,7 @@ const struct ox_plan *ox_search_plan(struct ox_search *s, enum ox_plan_kind kind
  * last ones. */
 void ox_search_farthest_homes(struct ox_search *s, uint32_t device_units, bool device_first);
 uint64_t ox_search_budget(const struct ox_search *s, enum ox_tier tier);
-uint64_t ox_search_over_all(const struct ox_search *s);
+uint64_t ox_search_over_all(struct ox_search *s);
 OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 
 /* Whether the device cannot hold even what needs no plan to be counted: the units that live there, and activations.

@@ -18,6 +18,10 @@
 /* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
  * choice after the other. */
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
+/* Of a search whose choice is only compared; and of what is tried next to starts. */
+static const uint64_t EFFORT_ROUGH = 6000000, EFFORT_BESIDE = 2000000;
+/* A search whose climbs find nothing better ends when they have taken this much, and half of what was spent before. */
+static const uint64_t EFFORT_IDLE = 4000000, EFFORT_IDLE_ROUGH = 1500000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
 static const uint64_t EFFORT_LEAST = 600000;
@@ -29,6 +33,9 @@ static const uint64_t EFFORT_ALL_TRIED = 300000;
 static const double NEAR = 1.3;
 /* One with another home of checkpoints may be this many times as slow. */
 static const double FAR = 1.5;
+/* Starts this many times as slow as what is to be beaten seldom lead to it, nor does the end of a climb that is as many
+ * times as slow as the other says. */
+static const double BEHIND_STARTS = 1.3, BEHIND_CLIMB = 1.1;
 /* Times that differ by less than this share count as equal. */
 static const double EQUAL = 2e-3;
 /* The search ends after this many random draws in a row without gain. */
@@ -58,6 +65,7 @@ static void simulate(struct ox_search *s, struct ox_tried *tried) {
     tried->made.placement = s->in->placement;
     if (better(tried, &s->best)) {
         s->best = *tried;
+        s->effort_gained = s->effort;
         for (uint32_t i = 0; i < s->table->unit_count; i++) {
             s->best_homes[i] = s->table->shards[i].homes;
         }
@@ -96,7 +104,9 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
 
 /* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
 static bool is_spent(const struct ox_search *s) {
-    return s->best.fits && (s->first || s->effort >= s->effort_max);
+    const uint64_t idle = s->request->rough ? EFFORT_IDLE_ROUGH : EFFORT_IDLE;
+    const bool idles = s->begun && s->effort > s->effort_gained + idle + s->effort_gained / 2;
+    return s->best.fits && (s->first || s->effort >= s->effort_max || idles);
 }
 
 /* Nothing that fits: any candidate that does is better. */
@@ -402,6 +412,16 @@ static struct ox_tried begin_between(struct ox_search *s, uint32_t tiles, enum o
     return outcome;
 }
 
+/* A number of tiles and a home of checkpoints, in the largest form that fits. */
+struct start {
+    struct ox_candidate candidate;
+    double seconds; /* a lower bound where that was enough */
+};
+struct starts {
+    struct start at[OX_STARTS_MAX];
+    uint32_t count;
+};
+
 /* Other starts next to one that fits: with the most kept activations, with all units on the device, or with as many
  * units there as fit. */
 static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
@@ -415,8 +435,30 @@ static void begin_others(struct ox_search *s, struct ox_candidate candidate) {
     }
 }
 
-/* Starts with the largest form that fits, in which transfers run ahead and steps overlap as far as memory allows. */
-static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier) {
+/* Single choices off a start: each trades a buffer for an order, and what pays depends on all others, so it is tried
+ * rather than guessed. */
+static void begin_beside(struct ox_search *s, const struct start *start) {
+    struct ox_candidate candidate = start->candidate;
+    candidate.device_weights = false; /* saves the copies of weights between device and optimizer */
+    if (start->seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
+        (void)try(s, &candidate);
+    }
+    candidate.device_weights = true;
+    const bool alternate = candidate.placement.grads_alternate;
+    candidate.placement.grads_alternate = false; /* leaves room on the device */
+    (void)try(s, &candidate);
+    candidate.placement.grads_alternate = alternate;
+    candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
+    (void)try(s, &candidate);
+    candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
+    if (ox_choice_device_units(s) || start->seconds < NEAR * s->best.seconds) {
+        begin_others(s, candidate);
+    }
+}
+
+/* Starts with the largest form that fits, in which transfers run ahead and steps overlap as far as memory allows, and
+ * adds it to the starts. */
+static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier act_tier, struct starts *starts) {
     struct ox_tried outcome = {.fits = false};
     bool failed = false;
     for (int i = 0; i < RUNG_COUNT && !outcome.fits && !is_spent(s); i++) {
@@ -430,25 +472,8 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
             break;
         }
         failed = true;
-        if (!outcome.fits) {
-            continue;
-        }
-        candidate.device_weights = false; /* saves the copies of weights between device and optimizer */
-        if (outcome.seconds < NEAR * s->best.seconds && ox_choice_device_weights(s)) {
-            (void)try(s, &candidate);
-        }
-        candidate.device_weights = true;
-        /* Single choices off the start: each trades a buffer for an order, and what pays depends on all others, so
-         * it is tried rather than guessed. */
-        const bool alternate = candidate.placement.grads_alternate;
-        candidate.placement.grads_alternate = false; /* leaves room on the device */
-        (void)try(s, &candidate);
-        candidate.placement.grads_alternate = alternate;
-        candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
-        (void)try(s, &candidate);
-        candidate.placement.speculative_spread = !candidate.placement.speculative_spread;
-        if (ox_choice_device_units(s) || outcome.seconds < NEAR * s->best.seconds) {
-            begin_others(s, candidate);
+        if (outcome.fits && starts->count < OX_STARTS_MAX) {
+            starts->at[starts->count++] = (struct start){.candidate = candidate, .seconds = outcome.seconds};
         }
     }
     if (!outcome.fits && ox_choice_device_units(s) && !is_spent(s)) {
@@ -458,14 +483,14 @@ static struct ox_tried begin(struct ox_search *s, uint32_t tiles, enum ox_tier a
     return outcome;
 }
 
-static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
+static void begin_series(struct ox_search *s, enum ox_tier act_tier, struct starts *starts) {
     const uint32_t most = ox_plan_tiles_max(s->in);
     double best = 0;
     uint32_t worse_count = 0;
     const uint32_t worse_most = s->tiers_begun == 0 ? 2 : 1;
     for (uint32_t tiles = 1; !is_spent(s) && (worse_count < worse_most || s->effort < EFFORT_ALL_TRIED);
          tiles *= 2) {
-        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, most), act_tier);
+        const struct ox_tried outcome = begin(s, (uint32_t)ox_min_u64(tiles, most), act_tier, starts);
         if (outcome.fits) {
             worse_count = best > 0 && outcome.seconds >= best ? worse_count + 1 : 0;
             best = worse_count == 0 ? outcome.seconds : best;
@@ -476,18 +501,32 @@ static void begin_series(struct ox_search *s, enum ox_tier act_tier) {
     }
 }
 
-static void begin_all(struct ox_search *s) {
+static void begin_all(struct ox_search *s, struct starts *starts) {
     static const enum ox_tier tiers[] = {OX_TIER_HOST, OX_TIER_DEVICE, OX_TIER_NVME};
     for (int i = 0; i < OX_TIER_COUNT; i++) {
         if (!ox_choice_act_tier(s, tiers[i])) {
             continue;
         }
         if (s->request->tiles > 0) {
-            (void)begin(s, s->request->tiles, tiers[i]);
+            (void)begin(s, s->request->tiles, tiers[i], starts);
         } else {
-            begin_series(s, tiers[i]);
+            begin_series(s, tiers[i], starts);
         }
         s->tiers_begun++;
+    }
+}
+
+/* Tries what is next to each start, the fastest start first: of a large model, whose candidates take long, only as many
+ * as leave most of the effort to the climbs. */
+static void begin_all_beside(struct ox_search *s, struct starts *starts) {
+    const uint64_t most = s->effort + EFFORT_BESIDE;
+    while (starts->count > 0 && !is_spent(s) && s->effort < most) {
+        uint32_t first = 0;
+        for (uint32_t i = 1; i < starts->count; i++) {
+            first = starts->at[i].seconds < starts->at[first].seconds ? i : first;
+        }
+        begin_beside(s, &starts->at[first]);
+        starts->at[first] = starts->at[--starts->count];
     }
 }
 
@@ -634,19 +673,31 @@ static void force_tiers(struct ox_search *s, const struct ox_tried *of_tiers) {
 static uint64_t effort_worth(const struct ox_search *s) {
     const double seconds = s->best.seconds * (double)s->request->steps;
     const double worth = (double)(s->effort + EFFORT_LEAST) + EFFORT_SHARE * seconds / EFFORT_SECONDS;
-    return s->request->steps == 0 || worth >= (double)EFFORT_MAX ? EFFORT_MAX : (uint64_t)worth;
+    return s->request->steps == 0 || worth >= (double)s->effort_max ? s->effort_max : (uint64_t)worth;
+}
+
+/* Whether another choice is known that this one hardly gets to. */
+static bool is_behind(const struct ox_search *s, double times) {
+    return s->request->rough && s->request->beats > 0 && s->best.seconds > times * s->request->beats;
 }
 
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
-    s->effort_max = EFFORT_MAX;
-    begin_all(s);
-    if (!s->best.fits || s->first) {
+    struct starts begun = {.count = 0};
+    s->effort_max = s->request->rough ? EFFORT_ROUGH : EFFORT_MAX;
+    begin_all(s, &begun);
+    begin_all_beside(s, &begun);
+    if (!s->best.fits || s->first || is_behind(s, BEHIND_STARTS)) {
         return;
     }
     s->effort_max = effort_worth(s);
+    s->effort_gained = s->effort;
+    s->begun = true;
     /* Up from the best start first: what it reaches bounds how far the others need to be followed. */
     climb_best(s);
+    if (is_behind(s, BEHIND_CLIMB)) {
+        return;
+    }
     climb_tiers(s, of_tiers);
     climb_best(s);
     if (s->request->rough) {

@@ -427,7 +427,8 @@ static enum ox_status open_writer(struct ox_tracing *tracing, const struct ox_tr
     const struct ox_engine_plan *const plan = tracing->rank->plan;
     struct ox_trace_header *head = NULL;
     enum ox_status status = ox_trace_header_open(
-        &(struct ox_plans){plan->train, plan->eval, plan->eval_after_step}, &plan->input.budget, &head);
+        &(struct ox_plans){.train = plan->train, .eval = plan->eval, .eval_after_step = plan->eval_after_step},
+        &plan->input.budget, &head);
     if (status != OX_OK) {
         return status;
     }
