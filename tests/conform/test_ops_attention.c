@@ -440,7 +440,7 @@ static void run_halves(struct lab labs[LAB_MAX], enum ox_real real) {
         test_one_document(&labs[i], halves[HALVES_LARGE].shape, real);
     }
     for (int i = 0; i < HALVES_COUNT; i++) {
-        if (test_takes((unsigned)i + real, 6)) {
+        if (test_takes((unsigned)i + real, 9)) {
             run_shape(labs, &halves[i], real, NORMAL);
         }
     }

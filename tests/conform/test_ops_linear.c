@@ -401,7 +401,7 @@ int main(void) {
         if (half && i / 3 % 2 != 0) { /* halves differ from bfloat16 in conversions alone */
             continue;
         }
-        if (i % 3 != OX_REAL_F32 && !test_takes((unsigned)(half ? i / 6 : i / 3), 4)) {
+        if (i % 3 != OX_REAL_F32 && !test_takes((unsigned)(half ? i / 6 : i / 3), 8)) {
             continue;
         }
         run_case(labs, &cases[i / 3], (enum ox_real)(i % 3));

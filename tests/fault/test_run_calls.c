@@ -18,7 +18,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { KILL_STRIDE = 12, STRIDE = 60, QUICK_KILLS = 1, QUICK = 1 };
 #else
-enum { KILL_STRIDE = 1, STRIDE = 6, QUICK_KILLS = 56, QUICK = 20 };
+enum { KILL_STRIDE = 1, STRIDE = 6, QUICK_KILLS = 80, QUICK = 32 };
 #endif
 
 static const enum call points[] = {CALL_OPEN, CALL_OPEN_UNNAMED, CALL_ALLOCATE, CALL_TRUNCATE, CALL_READ, CALL_WRITE,

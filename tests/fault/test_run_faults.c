@@ -13,7 +13,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 60, URING = 0, QUICK = 1 };
 #else
-enum { STRIDE = 12, URING = 1, QUICK = 5 };
+enum { STRIDE = 12, URING = 1, QUICK = 8 };
 #endif
 enum { STALL_NS = 100 * 1000, POINT_COUNT = OX_FAULT_ON_OPEN + 1 };
 

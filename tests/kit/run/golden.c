@@ -350,7 +350,7 @@ void golden_end(struct harness *harness, const char *what, const struct outcome 
     outcome_close(outcome);
 }
 
-enum { QUICK = 3 }; /* so many times as long strides in `make test` */
+enum { QUICK = 5 }; /* so many times as long strides in `make test` */
 
 /* Whether a call takes this placement: every `stride`-th one, beginning with another at each call. */
 static bool is_turn(const struct harness_place *place, size_t stride, size_t call) {

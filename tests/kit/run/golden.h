@@ -78,7 +78,7 @@ void golden_end(struct harness *harness, const char *what, const struct outcome 
 
 /* Compares FEW_STEPS steps with those in memory at every placement, or at every `stride`-th, and a run that ends after
  * them and resumes from its store at another placement, for as many again. Each call takes others; `make test` takes a
- * third of them. */
+ * fifth of them. */
 enum { FEW_STEPS = 2 };
 void golden_check_places(const struct golden *golden, const struct harness_run *run, const char *what, size_t stride);
 void golden_check_reopened(const struct golden *golden, const struct harness_run *run, const char *what,

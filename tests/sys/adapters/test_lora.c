@@ -78,7 +78,7 @@ static void test_same_bits(void) {
         snprintf(words, sizeof words, "--dtype %s", dtypes[i]);
         run_adapted("memory", words, false);
         for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
-            if (!test_takes(i * 5 + k, 3)) {
+            if (!test_takes(i * 5 + k, 5)) {
                 continue;
             }
             snprintf(words, sizeof words, "--dtype %s %s", dtypes[i], places[k].words);

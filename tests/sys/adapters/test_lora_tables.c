@@ -76,7 +76,7 @@ static void test_same_bits(const char *words) {
         snprintf(more, sizeof more, "--dtype %s", dtypes[i]);
         run("memory", words, more, false);
         for (unsigned k = 0; k < PLACES; k++) {
-            if (!test_takes(i * PLACES + k, 3)) {
+            if (!test_takes(i * PLACES + k, 5)) {
                 continue;
             }
             snprintf(more, sizeof more, "--dtype %s %s", dtypes[i], places[k].words);

@@ -201,7 +201,7 @@ static void test_places(void) {
     for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         train("plain", USUAL_STEPS, kinds[i]);
         for (unsigned k = 0; k < PLACES; k++) {
-            if (test_takes(i * PLACES + k, 3) && (places[k].processes == 1 || missing == NULL)) {
+            if (test_takes(i * PLACES + k, 5) && (places[k].processes == 1 || missing == NULL)) {
                 check_same("placed", kinds[i], places[k].words, places[k].drive, places[k].processes);
             }
         }

@@ -13,7 +13,7 @@ enum { IS_SAMPLED = 1 };
 #else
 enum { IS_SAMPLED = 0 };
 #endif
-enum { PROCESSES = 2, STRIDE = 90, QUICK = 14 };
+enum { PROCESSES = 2, STRIDE = 90, QUICK = 24 };
 
 static const char *const options[][2] = {{"sum-groups", "2"}, {"host-mem", "16MiB"}, {NULL, NULL}};
 

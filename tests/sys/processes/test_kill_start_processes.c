@@ -17,7 +17,7 @@
 
 enum { PROCESSES = 2, PARTS = 5 };
 /* About as many calls as the start of each makes, so that one kill or two of each are in `make test`. */
-static const unsigned strides[PROCESSES] = {180, 60};
+static const unsigned strides[PROCESSES] = {300, 100};
 enum what { NEW, OVERWRITE, BRANCH, BRANCH_NEW, WHAT_COUNT };
 static const char *const what_names[WHAT_COUNT] = {"a new run", "a new run in the place of one", "a branch",
                                                    "a new run from a checkpoint"};

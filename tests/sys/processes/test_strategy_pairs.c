@@ -6,7 +6,7 @@
 
 #include <unistd.h>
 
-enum { QUICK = 24, HANG_SECONDS = 900 };
+enum { QUICK = 40, HANG_SECONDS = 900 };
 
 #include "tests/kit/run/ranks_processes.inc"
 

@@ -100,7 +100,7 @@ static void test_same_bits(void) {
         snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s", cases[i].dtype);
         run(cases[i].wide, "wide-run", words, true);
         for (unsigned k = 0; k < sizeof places / sizeof *places; k++) {
-            if (!test_takes(i * 5 + k, 3)) {
+            if (!test_takes(i * 5 + k, 5)) {
                 continue;
             }
             snprintf(words, sizeof words, "--save-dtype fp32 --dtype %s %s", cases[i].dtype, places[k].words);

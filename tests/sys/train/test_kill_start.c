@@ -23,7 +23,7 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STRIDE = 24, QUICK = 1 };
 #else
-enum { STRIDE = 6, QUICK = 16 };
+enum { STRIDE = 6, QUICK = 24 };
 #endif
 
 enum { PARTS = 4 };
