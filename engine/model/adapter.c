@@ -226,7 +226,8 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
     }
     if (lack_experts(model, lora)) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "
-                       "block; give --experts-per-unit all", model->config.mixture.per_unit);
+                       "block; give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules "
+                       "(--lora-target-modules)", model->config.mixture.per_unit);
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, lora);

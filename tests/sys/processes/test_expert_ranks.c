@@ -74,6 +74,8 @@ static void check_refusals(void) {
          "ranks divide (--expert-parallel-size); use a multiple of 2"},
         {"--expert-parallel-size 2 --experts-per-unit 1 --freeze *.experts.0.*", "some ranks would train other parts"},
         {"--expert-parallel-size 2 --sharding no_shard", "--sharding no_shard: ranks that divide experts"},
+        {"--expert-parallel-size 2 --lora-r 2 --lora-target-parameters experts.gate_up_proj,experts.down_proj",
+         "give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules"},
         {"--ep-size 2", "use --expert-parallel-size N"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct family family = {"mixtral", "mixtral", "--dtype fp32"};
