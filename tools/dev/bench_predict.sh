@@ -5,7 +5,7 @@
 #
 #   tools/dev/bench_predict.sh [FOLDER [FIRST LAST]]
 #
-# With `MESHES=1` it runs 12 others: two ranks on the CPU, what they divide and the orders of a pipeline's stages.
+# With `MESHES=1` it runs 18 others: two ranks on the CPU, what they divide and the orders of a pipeline's stages.
 #
 # FOLDER (build/predict) holds the runs; its drive is the one that is measured. Results of one run per configuration are
 # added to FOLDER/results.txt, and all in that file count; FIRST and LAST pick configurations by number, so that short
@@ -32,6 +32,8 @@ sized 512 1408 10 8 > "$folder/deep.json"   # 32 M
 sized 768 2048 8 12 > "$folder/middle.json" # 57 M
 sized 2048 5632 2 16 > "$folder/wide.json"  # 103 M
 sized 384 1056 6 6 | sed 's/\("tie_word_embeddings": \)true/\1false/' > "$folder/mesh.json" # a head of its own
+build/offload init --params 16M --like qwen3_moe --vocab-size 256 --output "$folder/mixture" > "$folder/out.txt"
+cp "$folder/mixture/config.json" "$folder/mixture.json"
 cat Makefile docs/*.md README.md CHANGELOG.md > "$folder/text.txt"
 
 # Configurations: model, sequences, tokens, micro-batches, steps that count, host memory, then other flags. DRIVE stands for
@@ -88,6 +90,12 @@ mesh 2 128 8 6 2GiB --ranks 2 --mesh pp=2 --tiles 2
 mesh 2 128 4 8 2GiB --ranks 2 --mesh pp=2 --dtype bf16
 mesh 2 128 4 6 400MiB DRIVE OUT --ranks 2 --sharding full_shard
 mesh 2 128 4 6 400MiB DRIVE OUT --ranks 2 --mesh pp=2
+mesh 2 128 4 8 2GiB --ranks 2 --mesh tp=2
+mesh 1 512 2 8 2GiB --ranks 2 --mesh cp=2 --context-parallel-mode gather
+mesh 1 512 2 8 2GiB --ranks 2 --mesh cp=2 --context-parallel-mode ulysses
+mesh 1 512 2 8 2GiB --ranks 2 --mesh cp=2 --context-parallel-mode ring
+mixture 2 128 4 8 2GiB --ranks 2 --mesh dp=2
+mixture 2 128 4 8 2GiB --ranks 2 --mesh ep=2
 END
 }
 
