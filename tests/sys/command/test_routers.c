@@ -66,7 +66,7 @@ static void test_accumulation(const char *model) {
         sys_args_word(&args, "--gradient-accumulation-steps=%u", 4 / batch);
         sys_run_well(&args, &process);
         for (size_t i = 0; i < sizeof numbers / sizeof *numbers && batch > 1; i++) {
-            char name[16];
+            char name[24];
             snprintf(name, sizeof name, "batch-%u", batch);
             const double one = last("batch-1", numbers[i]), several = last(name, numbers[i]);
             CHECK(fabs(one - several) <= 2e-6 * fabs(one));
