@@ -107,6 +107,25 @@ enum { OX_CUDA_ROW_GROUPS = 256 };
 /* Queries per block in attention's bfloat16 kernels. */
 enum { OX_CUDA_ATTENTION_ROWS = 128 };
 
+/* Where attention of queries to one chunk of keys has in its scratch, in bytes from its beginning: what the kernels
+ * need of each query (behind which all lies), and outputs, logs of sums and positions of this chunk alone, until they
+ * are put together with those before. Sections begin at multiples of 256. */
+struct ox_cuda_chunk_room {
+    uint64_t out, lse, positions, bytes;
+};
+static inline struct ox_cuda_chunk_room ox_cuda_chunk_room_of(const struct ox_attention_shape *shape,
+                                                              enum ox_real real) {
+    const uint64_t queries = (uint64_t)shape->batch * shape->seq, rows = queries * shape->heads;
+    const uint64_t blocks = (shape->seq + OX_CUDA_ATTENTION_ROWS - 1) / OX_CUDA_ATTENTION_ROWS;
+    const uint64_t facts = (uint64_t)shape->batch * shape->heads * blocks * OX_CUDA_ATTENTION_ROWS * 2 * sizeof(float);
+    struct ox_cuda_chunk_room room;
+    room.out = (facts + 255) / 256 * 256;
+    room.lse = (room.out + rows * shape->head_dim * ox_real_bytes(real) + 255) / 256 * 256;
+    room.positions = (room.lse + rows * sizeof(float) + 255) / 256 * 256;
+    room.bytes = room.positions + queries * sizeof(int32_t);
+    return room;
+}
+
 /* Device memory that opening the device takes; all that a process takes beyond what it asks for, with the driver's
  * context, code and libraries; and the part of this that comes after the opening, because code is loaded when it is
  * first used. Plans count the second, unless it was measured; `make check-gpu` compares it with a real GPU. */

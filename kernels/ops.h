@@ -309,7 +309,7 @@ struct ox_attention_part {
     uint32_t chunk, chunks; /* which chunk the queries are, of how many, an even number */
     /* 1 + the number of the one chunk of keys that they see here: kv and dkv are (batch, shape.seq) rows of it. What
      * queries see is then done chunk by chunk, the first of which has a key for each of them; the sums of a softmax go
-     * on where they were (Liu et al., arXiv 2310.01889). 0: all chunks; GPUs do no other. */
+     * on where they were (Liu et al., arXiv 2310.01889). 0: all chunks. */
     uint32_t key_chunk;
     bool resumes; /* out and lse are those of the chunks before; backward: dq is added to */
 };
@@ -318,7 +318,8 @@ struct ox_op_attention_forward {
     float *lse;      /* (batch, heads, seq): log of the sum of exponentials, kept for backward */
     const void *qkv; /* (rows, (heads + 2 * kv_heads) * head_dim) */
     const int32_t *positions; /* (rows) or NULL */
-    void *scratch;   /* ox_ops_attention_scratch_bytes(), of a part those of whole sequences */
+    void *scratch;   /* ox_ops_attention_scratch_bytes(), of a part those of whole sequences; with one chunk of keys
+                        ox_ops_attention_chunk_scratch_bytes() too, whichever is more */
     struct ox_attention_shape shape;
     struct ox_attention_part part;
     enum ox_real real;
@@ -669,6 +670,7 @@ struct ox_pool *ox_cpu_pool(const struct ox_cpu *cpu);
 /* Bytes of scratch that an operation needs, from shapes and from what computes; no device is needed. */
 uint64_t ox_ops_norm_scratch_bytes(const struct ox_compute *compute, uint32_t cols);
 uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const struct ox_attention_shape *shape);
+uint64_t ox_ops_attention_chunk_scratch_bytes(const struct ox_compute *compute, const struct ox_attention_shape *shape);
 /* Depends on rows, cached, heads and head_dim, and never falls when rows or cached grow: the size for the largest call
  * serves all calls of a run. */
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,

@@ -29,6 +29,12 @@ uint64_t ox_ops_attention_scratch_bytes(const struct ox_compute *compute, const 
     return ox_max_u64(own, ox_attention_library_scratch_bytes(shape));
 }
 
+uint64_t ox_ops_attention_chunk_scratch_bytes(const struct ox_compute *compute,
+                                              const struct ox_attention_shape *shape) {
+    return on_cpu(compute) ? ox_ops_attention_scratch_bytes(compute, shape)
+                           : ox_cuda_chunk_room_of(shape, compute->real).bytes;
+}
+
 uint64_t ox_ops_attention_cached_scratch_bytes(const struct ox_compute *compute,
                                                const struct ox_op_attention_cached *op) {
     return on_cpu(compute) ? ox_cpu_attention_cached_scratch_bytes(op, compute->threads) : 0;

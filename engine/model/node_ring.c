@@ -31,9 +31,11 @@ struct rooms {
     uint64_t first, kv_bytes, bytes;
 };
 static struct rooms rooms_of(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    const struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
+    struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
     const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &attention);
-    struct rooms rooms = {.first = ox_align_up(scratch, ALIGN_BYTES),
+    attention.seq /= 2 * ox_shape_groups(shape);
+    const uint64_t of_chunk = ox_ops_attention_chunk_scratch_bytes(&shape->compute, &attention);
+    struct rooms rooms = {.first = ox_align_up(ox_max_u64(scratch, of_chunk), ALIGN_BYTES),
                           .kv_bytes = kv_elems(shape) * ox_real_bytes(shape->compute.real)};
     rooms.bytes = rooms.kv_bytes + (backward ? kv_elems(shape) * sizeof(float) : 0);
     return rooms;
@@ -64,7 +66,7 @@ uint32_t ox_ring_parts(const struct ox_list *list, const struct ox_node *node, b
 struct step {
     uint32_t group, of, chunks; /* whose queries, whose keys */
     uint64_t chunk_rows;
-    const float *kv;
+    unsigned char *kv;
     float *dkv;
 };
 
@@ -76,10 +78,10 @@ static struct step step_of(const struct ox_node_call *call, bool backward) {
                         .chunk_rows = shape->rows / 2};
     if (passes_on(shape)) {
         unsigned char *const room = (unsigned char *)call->scratch + rooms.first + call->part % 2 * rooms.bytes;
-        step.kv = (const float *)(const void *)room;
+        step.kv = room;
         step.dkv = backward ? (float *)(void *)(room + rooms.kv_bytes) : NULL;
     } else {
-        step.kv = call->pair_weights + step.of * kv_elems(shape);
+        step.kv = (unsigned char *)(uintptr_t)call->pair_weights + step.of * rooms.kv_bytes;
         step.dkv = backward ? call->dweights + step.of * kv_elems(shape) : NULL;
     }
     return step;
@@ -97,8 +99,9 @@ static bool part_of(const struct ox_node_call *call, const struct step *step, ui
     const uint32_t chunk = chunk_of(step, step->group, half), key_chunk = chunk_of(step, step->of, key_half);
     const uint64_t first = key_half * step->chunk_rows * kv_width(shape), seq = shape->seq / step->chunks;
     const uint32_t window = call->node->window;
-    *out = (struct ox_attention_part){.kv = step->kv + first, .dkv = step->dkv + (step->dkv == NULL ? 0 : first),
-                                      .chunk = chunk, .chunks = step->chunks, .key_chunk = key_chunk + 1,
+    *out = (struct ox_attention_part){.kv = step->kv + first * ox_real_bytes(shape->compute.real),
+                                      .dkv = step->dkv + (step->dkv == NULL ? 0 : first), .chunk = chunk,
+                                      .chunks = step->chunks, .key_chunk = key_chunk + 1,
                                       .resumes = key_chunk != chunk, .adds = key_chunk != chunk};
     return key_chunk <= chunk && (window == 0 || (key_chunk + 1) * seq + window > chunk * seq + 1);
 }
@@ -115,7 +118,7 @@ static void take_own(const struct ox_node_call *call, const struct step *step) {
     const uint32_t width = qkv_width(shape);
     if (passes_on(shape) && call->part == 0) {
         OX_RUN(&call->job->run, splice, .in = call->in, .rows = shape->rows, .in_width = width,
-               .out = (void *)(uintptr_t)step->kv, .out_width = kv_width(shape), .part_count = 1,
+               .out = step->kv, .out_width = kv_width(shape), .part_count = 1,
                .parts = {{width - kv_width(shape), 0, 0, 0, kv_width(shape), 1}}, .real = shape->compute.real);
     }
 }
@@ -159,12 +162,17 @@ void ox_ring_forward(const struct ox_node_call *call) {
     }
 }
 
-/* Gradients that have come home are put beside those of the queries. */
+/* Gradients that have come home are put beside those of the queries, by way of the keys, which nothing reads again. */
 static void bring_home(const struct ox_node_call *call, const struct step *step) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t width = qkv_width(shape);
-    OX_RUN(&call->job->run, splice, .in = step->dkv, .rows = shape->rows, .in_width = kv_width(shape), .out = call->din,
-           .residual = call->din, .out_width = width, .part_count = 1,
+    const bool is_there = shape->compute.real == OX_REAL_F32;
+    if (!is_there) {
+        OX_RUN(&call->job->run, settle, .out = step->kv, .in = step->dkv, .rows = shape->rows, .cols = kv_width(shape),
+               .real = shape->compute.real);
+    }
+    OX_RUN(&call->job->run, splice, .in = is_there ? (void *)step->dkv : step->kv, .rows = shape->rows,
+           .in_width = kv_width(shape), .out = call->din, .residual = call->din, .out_width = width, .part_count = 1,
            .parts = {{0, 0, width - kv_width(shape), 0, kv_width(shape), 1}}, .real = shape->compute.real);
 }
 

@@ -272,9 +272,6 @@ static enum ox_status check_ring(const struct ox_trainer *trainer, uint32_t grou
     if (engine->context_mode != OX_CONTEXT_RING) {
         return OX_OK;
     }
-    if (engine->device == OX_DEVICE_CUDA) {
-        return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: does not exist yet with --device cuda; use gather");
-    }
     if (engine->contexts > 1 && groups > engine->contexts) {
         return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: %u ranks for %u --context-groups, and in a ring "
                        "each rank has one, or one rank all; give --context-parallel-size %u", engine->contexts,

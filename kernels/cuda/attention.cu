@@ -18,18 +18,18 @@ template <typename T> static __global__ void attention_forward_kernel(forward_ar
     const uint32_t begin = blockIdx.x * ATT_WARPS, query = begin + warp;
     const uint32_t last = begin + ATT_WARPS < shape.queries ? begin + ATT_WARPS - 1 : shape.queries - 1;
     const bool is_there = query < shape.queries;
-    const uint32_t first = is_there ? first_key(shape, sequence, query) : 0, place = shape.place + query;
+    const uint32_t first = is_there ? first_key(shape, sequence, query) : 0;
     float row[ATT_PER_LANE], acc[ATT_PER_LANE] = {}, max = -INFINITY, sum = 0.0f;
     take_row(row, row_at(args.q, sequence, head, dim, is_there ? query : last), dim, is_there);
     spread(own, row, dim);
-    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= shape.place + last; tile += ATT_TILE) {
+    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile < keys_past(shape, last); tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
         load_tile(keys, args.k, args.chunks, sequence, kv_head, where);
         load_tile(values, args.v, args.chunks, sequence, kv_head, where);
         __syncthreads();
         const uint32_t key = tile + lane;
-        const bool sees = is_there && key >= first && key <= place;
+        const bool sees = is_there && key >= first && key < keys_past(shape, query);
         const float score =
             sees ? capped(shape, shape.scale * dot(own, keys + lane * tile_stride(dim), dim)) : -INFINITY;
         const float tile_max = ox_warp_max(score), new_max = fmaxf(max, tile_max);
@@ -85,7 +85,7 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
     spread(own_q, row, dim);
     take_row(row, row_at(args.dout, sequence, head, dim, safe), dim, is_there);
     spread(own_dout, row, dim);
-    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile <= shape.place + last; tile += ATT_TILE) {
+    for (uint32_t tile = first_tile(shape, sequence, begin, last); tile < keys_past(shape, last); tile += ATT_TILE) {
         const uint32_t where[3] = {tile, shape.keys, dim};
         __syncthreads();
         load_tile(keys, args.k, args.chunks, sequence, kv_head, where);
@@ -93,7 +93,7 @@ template <typename T> static __global__ void attention_dq_kernel(backward_args<T
         __syncthreads();
         const uint32_t key = tile + lane;
         float slope = 0.0f;
-        if (is_there && key >= first && key <= shape.place + query) {
+        if (is_there && key >= first && key < keys_past(shape, query)) {
             const float score = capped(shape, shape.scale * dot(own_q, keys + lane * tile_stride(dim), dim));
             const float weight = expf(score - facts.lse) * cap_slope(shape, score);
             slope = shape.scale * weight * (dot(own_dout, values + lane * tile_stride(dim), dim) - facts.dout_out);
@@ -207,11 +207,19 @@ template <typename T> static head_rows<T> seen_by_part(T *kv, const ox_attention
 }
 
 static key_chunks chunks_of(const ox_attention_shape &shape, const ox_attention_part &part) {
+    if (part.key_chunk > 0) {
+        return key_chunks{1, shape.seq, 0};
+    }
     const uint64_t row = 2 * (uint64_t)shape.kv_heads * shape.head_dim;
     return key_chunks{part.chunks, shape.seq, (uint64_t)shape.batch * shape.seq * row};
 }
 
+/* Of one chunk of keys, positions are counted from its first one on. */
 static att_shape shape_of_part(att_shape shape, const ox_attention_part &part) {
+    if (part.key_chunk > 0) {
+        shape.place = (part.chunk + 1 - part.key_chunk) * shape.queries;
+        return shape;
+    }
     shape.keys = part.chunks * shape.queries;
     shape.place = part.chunk * shape.queries;
     return shape;
@@ -260,6 +268,9 @@ template <typename T> static backward_args<T> args_of(const ox_op_attention_back
         args.dv_sums = seen_by_part(op->part.dkv, shape, 1);
         args.adds = op->part.adds;
     }
+    if (op->part.resumes) { /* to be added to the gradient of the chunks before */
+        args.dq = outputs_of((T *)((char *)op->scratch + ox_cuda_chunk_room_of(&shape, op->real).out), shape);
+    }
     return args;
 }
 
@@ -290,7 +301,7 @@ template <typename T> static __global__ void clear_own_kernel(T *dkv, uint32_t s
 
 template <typename T>
 static void clear_own(const ox_cuda_queue *queue, const ox_op_attention_backward *op, const backward_args<T> &args) {
-    if (op->part.kv != nullptr) {
+    if (op->part.kv != nullptr && !op->part.resumes) {
         ox_launch(clear_own_kernel<T>, queue,
                   ox_launch_shape{dim3(op->shape.batch * op->shape.seq), dim3(OX_BLOCK_THREADS), 0}, args.dk.at,
                   args.dk.stride, 2 * op->shape.kv_heads * op->shape.head_dim);

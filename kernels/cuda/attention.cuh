@@ -98,6 +98,12 @@ static __device__ __forceinline__ uint32_t first_key(const att_shape &shape, uin
     return first;
 }
 
+/* Where the keys end that a query sees: behind the one at its own position, or with the keys that are there. */
+static __device__ __forceinline__ uint32_t keys_past(const att_shape &shape, uint32_t query) {
+    const uint32_t past = shape.place + query + 1;
+    return past < shape.keys ? past : shape.keys;
+}
+
 /* The tile of the first key that any of some neighbouring queries sees. */
 static __device__ __forceinline__ uint32_t first_tile(const att_shape &shape, uint32_t sequence, uint32_t query,
                                                       uint32_t last) {

@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
     using layout = forward_layout<DIM>;
     const att_shape &shape = args.shape;
     const uint32_t begin = (gridDim.y - 1 - blockIdx.y) * MMA_OWN; /* queries with the most keys come first */
-    const uint32_t past = place_of<KIND>(shape, begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries);
+    const uint32_t past = walk_past<KIND>(shape, begin + MMA_OWN);
     const uint32_t own = threadIdx.x / OX_WARP * WARP_ROWS, count_dim[2] = {shape.queries, shape.head_dim};
     uint32_t kv_head = blockIdx.x / (shape.heads / shape.kv_heads);
     const mma_bounds bounds = key_bounds<KIND>(shape, begin + own, WARP_ROWS);
@@ -216,6 +216,10 @@ static __global__ void __launch_bounds__(THREADS, 2) attention_mma_forward_kerne
         }
         follow(state, scores, scale_log2);
         add_values<T>(state, scores, mma_reader{down.row + layout::VALUES, down.chunk_bytes}, scale_log2);
+    }
+    if (KIND == MMA_PART) { /* a block that sees no key has waited for nothing */
+        ox_cp_async_wait<0>();
+        __syncthreads();
     }
     finish(state, args, begin + own);
     give_rows<T, DIM, MT>(target_of(args.out, blockIdx.z, blockIdx.x, count_dim), begin + own,

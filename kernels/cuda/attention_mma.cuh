@@ -73,6 +73,12 @@ template <int KIND> static __device__ __forceinline__ uint32_t place_of(const at
     return query;
 }
 
+/* Where the keys end that the queries before `past` see. */
+template <int KIND> static __device__ __forceinline__ uint32_t walk_past(const att_shape &shape, uint32_t past) {
+    past = place_of<KIND>(shape, past < shape.queries ? past : shape.queries);
+    return KIND == MMA_PART && past > shape.keys ? shape.keys : past;
+}
+
 /* Begins to copy rows [begin, begin + ROWS) to a tile, with the whole block; zeros for rows that do not exist. */
 template <int DIM, int ROWS, int THREADS>
 static __device__ __forceinline__ void fetch_rows(ox_shared tile, const mma_rows &rows, uint32_t begin) {

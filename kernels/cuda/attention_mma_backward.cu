@@ -253,7 +253,7 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
     take_own(own, shared, ours, begin);
     take_facts<T, DIM>(facts, args, own, shared, begin);
     clear<DIM>(acc);
-    const uint32_t past = place_of<KIND>(shape, begin + MMA_OWN < shape.queries ? begin + MMA_OWN : shape.queries);
+    const uint32_t past = walk_past<KIND>(shape, begin + MMA_OWN);
     uint32_t tile = first_key(shape, sequence, begin) / MMA_STREAM * MMA_STREAM;
     mma_rows keys = keys_of<KIND>(args.k, args.chunks, sequence, kv_head, count_dim, tile);
     mma_rows values = keys_of<KIND>(args.v, args.chunks, sequence, kv_head, count_dim, tile);
@@ -290,6 +290,9 @@ static __global__ void __launch_bounds__(backward_layout<DIM>::THREADS, 128 / DI
         __syncthreads(); /* no warp reads the tile any more */
     }
     ox_cp_async_wait<0>();
+    if (KIND == MMA_PART) { /* a block that sees no key has waited for nothing */
+        __syncthreads();
+    }
     ox_renew(head);
     give_scaled<T, DIM>(target_of(args.dq, sequence, head, count_dim), first,
                      bytes + (first - begin) * mma_tile<DIM>::ROW_BYTES, acc, shape.scale);

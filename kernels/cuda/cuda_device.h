@@ -99,6 +99,8 @@ ox_cuda_fn ox_cuda_copy;
 OX_OP_LIST(OX_OP_DECLARATION, cuda)
 /* Attention by our own kernels. ox_cuda_attention_forward and _backward choose between these and cuDNN. */
 ox_cuda_fn ox_cuda_attention_forward_own, ox_cuda_attention_backward_own;
+/* The same, also of one chunk of keys after the other. */
+ox_cuda_fn ox_cuda_attention_forward_chunks, ox_cuda_attention_backward_chunks;
 
 #ifdef __cplusplus
 }

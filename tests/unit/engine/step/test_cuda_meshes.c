@@ -22,7 +22,11 @@ static const struct mesh_case {
     {"gpt2_b1", 4, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_ULYSSES},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 1, 1, 1, 2, 1, 1, OX_COMPUTE_FP32, false, OX_CONTEXT_GATHER},
+    {"llama_tied_gqa", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_RING},
     {"llama_tied_gqa", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 3, 1, 0, 3, 1, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_RING},
+    {"gpt2_b1", 4, 1, 0, 4, 1, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_RING},
+    {"gpt2_b1", 2, 1, 0, 2, 1, 1, 1, 2, OX_COMPUTE_BF16, true, OX_CONTEXT_RING},
     {"llama_tied_gqa", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 1, 1, 1, 4, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
@@ -40,6 +44,7 @@ static struct harness_run run_of(const struct simt *simt, const struct golden *g
     run.cuda_plugin = simt->kit.plugin;
     run.dtype = c->dtype;
     run.context_groups = c->row_groups;
+    run.context_mode = c->mode;
     run.tensor_groups = c->features;
     run.experts_per_unit = c->per_unit;
     run.sum_groups = 4;
@@ -55,7 +60,6 @@ static void check_mesh(const struct simt *simt, const struct golden *golden, con
     struct outcome outcome;
     char what[160];
     run.contexts = c->contexts;
-    run.context_mode = c->mode;
     run.tensors = c->tensors;
     run.experts = c->experts;
     run.pipe = c->pipe;
