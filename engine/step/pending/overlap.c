@@ -109,7 +109,8 @@ enum ox_status ox_overlap_check_counts(struct ox_rank *rank) {
      * the step's results. */
     const uint64_t *const counts = ox_tiers_resident(&rank->tiers, plan, plan->nonfinite_buf).ptr;
     for (uint32_t i = 0; i < unit_count(rank); i++) {
-        if (ox_rank_rules(rank, i)->state_on_device && counts[i] > 0) {
+        const struct ox_unit_rules *const rules = ox_rank_rules(rank, i);
+        if (rules->updated && rules->state_on_device && counts[i] > 0) { /* nobody clears those of other ranks' units */
             return nonfinite(rank, i, counts[i]); /* the update stays pending: finishing it for a save must fail too */
         }
     }

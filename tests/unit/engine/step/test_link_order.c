@@ -51,6 +51,7 @@ static void open_rig(struct rig *rig, uint32_t row_groups, uint32_t pipe) {
     rig->place = harness_in_memory;
     rig->simt->set_machine(1, DRIVER);
     golden_train(&rig->golden, &rig->run, &rig->place, FEW_STEPS, &rig->expected);
+    rig->place.request.device_units = 3; /* of which each rank has some, and knows nothing of the others' */
     rig->run.tensors = 2;
     rig->run.contexts = row_groups;
     rig->run.pipe = pipe;
