@@ -108,7 +108,7 @@ static void test_end_line(void) {
 
 /* Whether the last line of a step of `rank_count` ranks has `words`. */
 static bool step_has(uint32_t rank_count, const char *words) {
-    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125}, {2, 0.75, 0, 0.0625}};
+    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125, 0, 0}, {2, 0.75, 0, 0.0625, 0, 0}};
     struct ox_step_report report = {.step = 1, .wall_seconds = 1, .predicted_seconds = 1};
     report.result.rank_count = rank_count;
     report.result.ranks = times;

@@ -185,7 +185,7 @@ static void test_prometheus(void) {
     CHECK(value_of(text, "offload_lane_busy_seconds_total{lane=\"compute\"}") == 0.75);
     check_lines(text);
     free(text);
-    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125}, {2, 0.75, 0, 0.0625}};
+    static const struct ox_rank_times times[] = {{3, 0.5, 0.25, 0.125, 0, 0}, {2, 0.75, 0, 0.0625, 0, 0}};
     struct ox_step_report several = report_of(4);
     several.result.rank_count = 2;
     several.result.ranks = times;
