@@ -20,8 +20,9 @@
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
 /* Of a search whose choice is only compared; and of what is tried next to starts. */
 static const uint64_t EFFORT_ROUGH = 6000000, EFFORT_BESIDE = 2000000;
-/* A search whose climbs find nothing better ends when they have taken this much, and half of what was spent before. */
-static const uint64_t EFFORT_IDLE = 4000000, EFFORT_IDLE_ROUGH = 1500000;
+/* Such a search ends when its climbs, without finding anything better, have taken this much and half of what was spent
+ * before. One whose choice is taken goes on, which is worth up to 3 %. */
+static const uint64_t EFFORT_IDLE = 1500000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
 static const uint64_t EFFORT_LEAST = 600000;
@@ -104,8 +105,8 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
 
 /* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
 static bool is_spent(const struct ox_search *s) {
-    const uint64_t idle = s->request->rough ? EFFORT_IDLE_ROUGH : EFFORT_IDLE;
-    const bool idles = s->begun && s->effort > s->effort_gained + idle + s->effort_gained / 2;
+    const uint64_t idle = EFFORT_IDLE + s->effort_gained / 2;
+    const bool idles = s->request->rough && s->begun && s->effort > s->effort_gained + idle;
     return s->best.fits && (s->first || s->effort >= s->effort_max || idles);
 }
 
