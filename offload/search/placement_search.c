@@ -21,7 +21,7 @@ static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORC
 /* Of a search whose choice is only compared; and of what is tried next to starts. */
 static const uint64_t EFFORT_ROUGH = 6000000, EFFORT_BESIDE = 2000000;
 /* Such a search ends when its climbs, without finding anything better, have taken this much and half of what was spent
- * before. One whose choice is taken goes on, which is worth up to 3 %. */
+ * before. One whose choice is taken, or told of as advice, goes on, which is worth up to 13 %. */
 static const uint64_t EFFORT_IDLE = 1500000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
@@ -103,10 +103,15 @@ static uint16_t *place_of(struct ox_search *s, const struct ox_candidate *candid
     return &s->tried_at[at];
 }
 
+/* Whether the choice is not taken, nor told of, unless it beats another one. */
+static bool is_compared(const struct ox_search *s) {
+    return s->request->rough && s->request->beats > 0;
+}
+
 /* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
 static bool is_spent(const struct ox_search *s) {
     const uint64_t idle = EFFORT_IDLE + s->effort_gained / 2;
-    const bool idles = s->request->rough && s->begun && s->effort > s->effort_gained + idle;
+    const bool idles = is_compared(s) && s->begun && s->effort > s->effort_gained + idle;
     return s->best.fits && (s->first || s->effort >= s->effort_max || idles);
 }
 
@@ -679,13 +684,13 @@ static uint64_t effort_worth(const struct ox_search *s) {
 
 /* Whether another choice is known that this one hardly gets to. */
 static bool is_behind(const struct ox_search *s, double times) {
-    return s->request->rough && s->request->beats > 0 && s->best.seconds > times * s->request->beats;
+    return is_compared(s) && s->best.seconds > times * s->request->beats;
 }
 
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
     struct starts begun = {.count = 0};
-    s->effort_max = s->request->rough ? EFFORT_ROUGH : EFFORT_MAX;
+    s->effort_max = is_compared(s) ? EFFORT_ROUGH : EFFORT_MAX;
     begin_all(s, &begun);
     begin_all_beside(s, &begun);
     if (!s->best.fits || s->first || is_behind(s, BEHIND_STARTS)) {

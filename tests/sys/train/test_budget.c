@@ -191,7 +191,7 @@ static void test_formats(const char *deep) {
                    {"--optimizer lion --moments f32", 8}, {"--optimizer sgd --moments q8", 4.015625}};
     char drive[SYS_PATH_BYTES + 64];
     snprintf(drive, sizeof drive, "--host-mem 32MiB --tiles 1 --weights-tier nvme --state-tier nvme --grads-tier nvme "
-             "--activation-tier nvme --nvme=%s:2GiB", test_folder());
+             "--activation-tier nvme --store-generations 2 --nvme=%s:2GiB", test_folder());
     uint64_t widest[2] = {0, 0};
     for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++) {
         if (i > 0 && !test_takes(i, 2)) {
