@@ -32,6 +32,7 @@ sized 512 1408 10 8 > "$folder/deep.json"   # 32 M
 sized 768 2048 8 12 > "$folder/middle.json" # 57 M
 sized 2048 5632 2 16 > "$folder/wide.json"  # 103 M
 sized 384 1056 6 6 | sed 's/\("tie_word_embeddings": \)true/\1false/' > "$folder/mesh.json" # a head of its own
+rm -rf "$folder/mixture"
 build/offload init --params 16M --like qwen3_moe --vocab-size 256 --output "$folder/mixture" > "$folder/out.txt"
 cp "$folder/mixture/config.json" "$folder/mixture.json"
 cat Makefile docs/*.md README.md CHANGELOG.md > "$folder/text.txt"
