@@ -221,25 +221,31 @@ static uint32_t most_waiting(const struct ox_plan *plan, uint32_t stage_idx) {
     return most;
 }
 
+/* Bytes of weights and state that live in memory. */
+static uint64_t home_bytes(const struct ox_engine_plan *plan) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->train->buf_count; i++) {
+        const struct ox_buf *const buf = &plan->train->bufs[i];
+        const bool is_home = buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE);
+        const bool has = is_home && plan->table.shards[buf->unit_idx].elem_count > 0; /* an empty one has a page */
+        bytes += has ? buf->bytes : 0;
+    }
+    return bytes;
+}
+
 /* Weights and state take 12 bytes of a parameter that a rank has; of checkpoints as many wait as the schedule says. */
 static void check_pipe_memory(const struct harness *harness, const struct harness_run *run) {
     const struct ox_engine_plan *const first = ox_engine_plan_of(harness->engine);
     const uint32_t data = run->ranks / run->pipe, micro_batches = run->micro_batches / data;
     for (uint32_t rank = 0; rank < run->ranks; rank++) {
         const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
-        uint64_t held = 0, bytes = 0;
+        uint64_t held = 0;
         for (uint32_t i = 0; i < harness->model->unit_count; i++) {
             const uint64_t chunks = harness->model->units[i].elem_count / CHUNK, each = (chunks + data - 1) / data;
             const uint64_t before = ox_min_u64(rank % data * each, chunks);
             held += ox_plan_holds(&plan->input, i) ? CHUNK * ox_min_u64(each, chunks - before) : 0;
         }
-        for (uint32_t i = 0; i < plan->train->buf_count; i++) {
-            const struct ox_buf *const buf = &plan->train->bufs[i];
-            const bool is_home = buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE);
-            const bool has = is_home && plan->table.shards[buf->unit_idx].elem_count > 0; /* an empty one has a page */
-            bytes += has ? buf->bytes : 0;
-        }
-        CHECK(bytes == 12 * held);
+        CHECK(home_bytes(plan) == 12 * held);
         for (uint32_t stage = 1; stage + 1 < STAGES; stage++) {
             /* Coordinates from this one on; the last one has the next input while it computes. */
             const uint32_t of_last = run->pipe - rank / data, left = of_last == 1 ? 2 : of_last;
@@ -384,20 +390,14 @@ static void check_divided_memory(const struct harness *harness, const struct div
     const uint32_t count = by->data * by->contexts;
     for (uint32_t rank = 0; rank < count * by->tensors * by->pipe; rank++) {
         const struct ox_engine_plan *const plan = ox_engine_plan_at(first, rank);
-        uint64_t held = 0, bytes = 0;
+        uint64_t held = 0;
         for (uint32_t i = 0; i < harness->model->unit_count; i++) {
             const uint64_t chunks = harness->model->units[i].elem_count / CHUNK;
             const uint64_t members = members_of(&harness->model->units[i], by), each = ox_div_up(chunks, members);
             const uint64_t before = ox_min_u64(rank % count / (count / members) * each, chunks);
             held += ox_plan_holds(&plan->input, i) ? CHUNK * ox_min_u64(each, chunks - before) : 0;
         }
-        for (uint32_t i = 0; i < plan->train->buf_count; i++) {
-            const struct ox_buf *const buf = &plan->train->bufs[i];
-            const bool is_home = buf->resident && (buf->kind == OX_BUF_WEIGHTS || buf->kind == OX_BUF_STATE);
-            const bool has = is_home && plan->table.shards[buf->unit_idx].elem_count > 0; /* an empty one has a page */
-            bytes += has ? buf->bytes : 0;
-        }
-        CHECK(bytes == 12 * held);
+        CHECK(home_bytes(plan) == 12 * held);
     }
 }
 
