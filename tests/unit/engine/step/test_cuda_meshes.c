@@ -24,7 +24,7 @@ static const struct mesh_case {
     {"four_mixtral", 1, 1, 1, 1, 1, 2, 1, 1, OX_COMPUTE_FP32, false, OX_CONTEXT_GATHER},
     {"llama_tied_gqa", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_RING},
     {"llama_tied_gqa", 2, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
-    {"gpt2_b1", 3, 1, 0, 3, 1, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_RING},
+    {"llama_tied_gqa", 3, 1, 0, 3, 1, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_RING},
     {"gpt2_b1", 4, 1, 0, 4, 1, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_RING},
     {"gpt2_b1", 2, 1, 0, 2, 1, 1, 1, 2, OX_COMPUTE_BF16, true, OX_CONTEXT_RING},
     {"llama_tied_gqa", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
