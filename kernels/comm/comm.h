@@ -46,10 +46,11 @@ struct ox_comm;
  * mark of the lane is behind it. Its memory is the device's and stays until that mark is done. Hosts neither wait for
  * each other nor for the device.
  *
- * Who uses this keeps to two rules. All ranks put the same calls on an endpoint, in the same order: nothing is compared
- * before bytes move. And all calls of a rank, on whatever endpoints, are on one lane, or wait for it and it for them:
- * the device never works on two calls at a time, so two endpoints cannot hold it against each other, and what can still
- * be a circle is one in the order of the lists, which a proof of all lists excludes (offload/proof/joint.c).
+ * A caller that puts calls on lanes keeps to two rules. All ranks put the same calls on an endpoint, in the same
+ * order: nothing is compared before bytes move. And all calls of a rank, on whatever endpoints, are on one lane, or
+ * wait for it and it for them: the device never works on two calls at a time, so two endpoints cannot hold it against
+ * each other, and what can still be a circle is one in the order of the lists, which a proof of all lists excludes
+ * (offload/proof/joint.c).
  *
  * A second thread, one at a time, follows with ox_comm_watch: it compares the calls with those of the other ranks,
  * gives up at the time limit and names who is late. */

@@ -25,8 +25,8 @@ struct queued {
     struct ox_nccl_part parts[];
 };
 
-/* So many calls may be on lanes and not yet watched. Whoever has more waits for the second thread, which at that point
- * follows what the device has long done. */
+/* The room of an endpoint for calls that are on lanes and not yet watched. A call beyond these waits for the second
+ * thread, which at that point follows what the device has long done. */
 enum { QUEUED_MAX = 4 * 64 };
 
 struct endpoint {

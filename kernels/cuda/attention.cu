@@ -214,7 +214,7 @@ static key_chunks chunks_of(const ox_attention_shape &shape, const ox_attention_
     return key_chunks{part.chunks, shape.seq, (uint64_t)shape.batch * shape.seq * row};
 }
 
-/* Of one chunk of keys, positions are counted from its first one on. */
+/* Places the queries among the keys that they see: all chunks, or one, whose first key then has the position 0. */
 static att_shape shape_of_part(att_shape shape, const ox_attention_part &part) {
     if (part.key_chunk > 0) {
         shape.place = (part.chunk + 1 - part.key_chunk) * shape.queries;

@@ -18,7 +18,7 @@
 /* Largest effort, in tasks built: a fraction of a second; of one climb that must not take all of it; and of forcing one
  * choice after the other. */
 static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORCED = 3000000;
-/* Of a search whose choice is only compared; and of what is tried next to starts. */
+/* Largest effort of a search whose choice is only compared; and of trying what is next to starts. */
 static const uint64_t EFFORT_ROUGH = 6000000, EFFORT_BESIDE = 2000000;
 /* Such a search ends when its climbs, without finding anything better, have taken this much and half of what was spent
  * before. One whose choice is taken, or told of as advice, goes on, which is worth up to 13 %. */

@@ -513,7 +513,7 @@ int main(void) {
     for (int i = 0; i < 3 * (int)CASE_COUNT; i++) {
         const enum ox_real real = (enum ox_real)(i % 3);
         const struct head_case *const shape = &cases[i / 3];
-        /* Those that are too wide to hold take most of the time, so `make test` has one of two. */
+        /* Shapes whose logits are too wide to hold take most of the time, so `make test` has one of two. */
         const bool wide = (uint64_t)shape->rows * shape->vocab > 40000000;
         if (real == OX_REAL_F32 ? !wide || test_takes((unsigned)i / 18, 2) : test_takes((unsigned)(i / 3 + i % 3), 8)) {
             run_case(labs, shape, real, real);

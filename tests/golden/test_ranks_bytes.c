@@ -312,11 +312,12 @@ static uint64_t context_bytes(const struct ox_model_config *model, const struct 
            by->tensors;
 }
 
-/* The same on the tensor axis, of the whole model, with z = R h / c and y = (t - 1) / t: in each block rows are
- * gathered before the products with columns and put together behind those with rows, in forward; again in a backward
- * that recomputes all but the last sum; and in backward once more each. The embedding gives its rows to the ranks that
- * have them and takes their gradients; the head gathers rows, has 16 bytes of statistics a row, and sums gradients. Of
- * both vectors of 2 norms a block and of the last one, the gradients of all groups come together. */
+/* Bytes of activations that a rank gives along the tensor axis, of the whole model, with z = R h / c and y = (t - 1)
+ * / t: in each block rows are gathered before the products with columns and put together behind those with rows, in
+ * forward; again in a backward that recomputes all but the last sum; and in backward once more each. The embedding
+ * gives its rows to the ranks that have them and takes their gradients; the head gathers rows, has 16 bytes of
+ * statistics a row, and sums gradients. Of both vectors of 2 norms a block and of the last one, the gradients of all
+ * groups come together. */
 static uint64_t tensor_bytes(const struct divided *by) {
     const uint64_t others = by->tensors - 1, rows = SEQ / by->contexts, zy = rows * HIDDEN * others / by->tensors;
     const uint64_t of_block = by->keeps ? 4 * 4 * zy + 4 * 4 * zy : 6 * 4 * zy + 5 * 4 * zy;
@@ -324,16 +325,17 @@ static uint64_t tensor_bytes(const struct divided *by) {
            (2 * BLOCKS + 1) * 2 * 4 * HIDDEN * others;
 }
 
-/* The same of routes on the expert axis, in each of E / x stages of a layer: which row each pair is, and its weight,
- * and where experts begin, from every other rank in both passes; what pairs weigh comes back. In lines of 64 bytes. */
+/* Bytes of routes that a rank gives along the expert axis, in each of E / x stages of a layer: which row each pair is,
+ * and its weight, and where experts begin, from every other rank in both passes; what pairs weigh comes back. In lines
+ * of 64 bytes. */
 static uint64_t route_bytes(const struct ox_router *router, const struct divided *by) {
     const uint64_t pairs = ox_align_up(4 * SEQ / by->contexts * router->chosen, 64);
     const uint64_t begins = ox_align_up(4 * (router->experts + 1), 64), others = by->experts - 1;
     return router->experts / by->experts * others * (2 * (2 * pairs + begins) + pairs);
 }
 
-/* Of rows themselves, which go to each of their experts that another rank has: there and back in forward, and in
- * backward rows and gradients there and gradients back. */
+/* Bytes of rows that a rank gives along the expert axis, to each of their experts that another rank has: there and back
+ * in forward, and in backward rows and gradients there and gradients back. */
 static uint64_t row_bytes(const struct ox_router *router, const struct divided *by) {
     return 5 * 4 * HIDDEN * (SEQ / by->contexts) * (router->experts - router->experts / by->experts);
 }
