@@ -207,15 +207,14 @@ double ox_search_least_seconds(struct ox_search *s) {
 double ox_search_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->seconds < 0) {
-        struct ox_sim_result result;
         if (s->built->priced != built->key || s->built->priced_stays != s->setup.stays) {
             (void)price(s, built);
         }
-        ox_sim_run_known(s->sim, ordered(s), &s->setup, s->works, &result);
-        built->seconds = result.seconds;
+        built->seconds = ox_sim_known_seconds(s->sim, ordered(s), &s->setup, s->works);
         const uint64_t every = s->request->may_stay ? s->request->persist_steps : 1;
         if (s->setup.stays && every > 0) { /* the mean of steps that stay and committed ones */
             struct ox_sim_setup written = s->setup;
+            struct ox_sim_result result;
             written.stays = false;
             ox_sim_run(s->sim, ordered(s), &written, &result);
             built->seconds += (result.seconds - built->seconds + ox_sim_between_seconds(&s->setup)) /

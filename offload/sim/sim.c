@@ -18,6 +18,7 @@ struct active {
     double latency; /* seconds still to pass */
     double left;    /* share of the work, from 1 to 0 */
     double speed;   /* relative to its speed alone */
+    double due;     /* seconds until its latency or its work ends, by the speed of the moment */
 };
 
 /* Tasks whose latency is over, and which therefore share resources now; in order of lanes. */
@@ -50,6 +51,8 @@ struct ox_sim {
     double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* per lane; issued_at: when its next task was issued */
     struct active active[ACTIVE_COUNT];
     struct crowd crowd;
+    bool crowd_changed; /* a member came or went since speeds were set */
+    bool seconds_alone; /* of the result nothing else is asked for */
     double bound[OX_SIM_RESOURCE_COUNT]; /* seconds times the share of the limit in use */
 };
 
@@ -109,12 +112,16 @@ static void set_asks(struct active *active) {
     active->asks[PAIR_LINK] = (use[OX_SIM_H2D] + use[OX_SIM_D2H]) / active->work.seconds;
 }
 
+static bool shares(const struct active *active) {
+    return active->runs && active->latency == 0 && active->left > 0;
+}
+
 static void gather(struct ox_sim *sim, struct crowd *crowd) {
     double asked[LIMIT_COUNT] = {0};
     crowd->count = 0;
     for (int i = 0; i < ACTIVE_COUNT; i++) {
         struct active *const active = &sim->active[i];
-        if (active->runs && active->latency == 0 && active->left > 0) {
+        if (shares(active)) {
             crowd->members[crowd->count++] = active;
             for (int r = 0; r < OX_SIM_RESOURCE_COUNT; r++) {
                 asked[r] += active->asks[r];
@@ -206,6 +213,7 @@ static void take_tail(struct ox_sim *sim, struct ox_sim_work *work) {
                                                  work->use[OX_SIM_NVME_WRITE]);
     work->seconds = max(work->seconds, seconds + work->unhidden);
     tail->runs = false;
+    sim->crowd_changed = true;
 }
 
 static void note_wait(struct ox_sim *sim, int lane, const struct ox_task *task) {
@@ -242,7 +250,9 @@ static bool is_ready(const struct ox_sim *sim, int lane) {
 static void start_now(struct ox_sim *sim, int lane) {
     const uint32_t head = sim->head[lane];
     const struct ox_task *const task = &sim->plan->tasks[head - 1];
-    note_wait(sim, lane, task);
+    if (!sim->seconds_alone) {
+        note_wait(sim, lane, task);
+    }
     struct ox_sim_work work = sim->work(sim->context, sim->plan, head - 1);
     if (lane == OX_LANE_ADAM) {
         take_tail(sim, &work);
@@ -252,6 +262,7 @@ static void start_now(struct ox_sim *sim, int lane) {
     if (work.seconds > 0) {
         set_asks(&sim->active[lane]);
     }
+    sim->crowd_changed |= shares(&sim->active[lane]);
     sim->times[head - 1].begin = sim->now;
     sim->head[lane] = sim->next_in_lane[head - 1];
     if (sim->head[lane] != 0 && sim->head[lane] <= sim->issued) {
@@ -319,10 +330,12 @@ static void leave_tail(struct ox_sim *sim, double seconds) {
     *tail = (struct active){.runs = true, .left = 1, .work = {.seconds = seconds}};
     tail->work.use[OX_SIM_NVME_WRITE] = seconds;
     set_asks(tail);
+    sim->crowd_changed = true;
 }
 
 static void end(struct ox_sim *sim, int place) {
     struct active *const active = &sim->active[place];
+    sim->crowd_changed |= shares(active);
     active->runs = false;
     if (place == TAIL) {
         return;
@@ -344,12 +357,13 @@ static double time_left(const struct active *active) {
 }
 
 /* Seconds until the next latency or task ends; negative if nothing runs. */
-static double next_event(const struct ox_sim *sim) {
+static double next_event(struct ox_sim *sim) {
     double least = -1;
     for (int i = 0; i < ACTIVE_COUNT; i++) {
-        const struct active *const active = &sim->active[i];
-        if (active->runs && (least < 0 || time_left(active) < least)) {
-            least = time_left(active);
+        struct active *const active = &sim->active[i];
+        if (active->runs) {
+            active->due = time_left(active);
+            least = least < 0 || active->due < least ? active->due : least;
         }
     }
     return least;
@@ -380,9 +394,10 @@ static void pass(struct ox_sim *sim, double seconds) {
         if (!active->runs) {
             continue;
         }
-        const bool over = time_left(active) <= seconds;
+        const bool over = active->due <= seconds;
         if (active->latency > 0) {
             active->latency = over ? 0 : active->latency - seconds;
+            sim->crowd_changed |= shares(active);
             if (over && active->left == 0) {
                 end(sim, i);
             }
@@ -390,6 +405,7 @@ static void pass(struct ox_sim *sim, double seconds) {
             end(sim, i);
         } else {
             active->left = max(active->left - seconds * active->speed / active->work.seconds, 0);
+            sim->crowd_changed |= active->left == 0;
         }
     }
 }
@@ -415,6 +431,8 @@ static void begin_plan(struct ox_sim *sim) {
     memset(sim->issued_at, 0, sizeof sim->issued_at);
     memset(sim->active, 0, sizeof sim->active);
     memset(sim->bound, 0, sizeof sim->bound);
+    sim->crowd.count = 0;
+    sim->crowd_changed = true;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const uint8_t lane = plan->tasks[i].lane;
         sim->times[i] = (struct times){.begin = -1, .end = -1};
@@ -436,13 +454,18 @@ static bool play_on(struct ox_sim *const *sims, uint32_t count) {
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        gather(sims[i], &sims[i]->crowd);
-        set_speeds(&sims[i]->crowd);
+        if (sims[i]->crowd_changed) {
+            gather(sims[i], &sims[i]->crowd);
+            set_speeds(&sims[i]->crowd);
+            sims[i]->crowd_changed = false;
+        }
         const double next = next_event(sims[i]);
         seconds = next >= 0 && (seconds < 0 || next < seconds) ? next : seconds;
     }
     for (uint32_t i = 0; i < count && seconds >= 0; i++) {
-        count_use(sims[i], &sims[i]->crowd, seconds);
+        if (!sims[i]->seconds_alone) {
+            count_use(sims[i], &sims[i]->crowd, seconds);
+        }
         pass(sims[i], seconds);
     }
     return seconds >= 0;
@@ -481,10 +504,14 @@ static struct ox_sim_work known_work(const void *context, const struct ox_plan *
     return ((const struct ox_sim_work *)context)[task_idx];
 }
 
-void ox_sim_run_known(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
-                      const struct ox_sim_work *works, struct ox_sim_result *out) {
+double ox_sim_known_seconds(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,
+                            const struct ox_sim_work *works) {
     const struct ox_sim_limits limits = ox_sim_limits_of(setup);
-    ox_sim_play(sim, plan, &limits, known_work, works, out);
+    struct ox_sim_result result;
+    sim->seconds_alone = true;
+    ox_sim_play(sim, plan, &limits, known_work, works, &result);
+    sim->seconds_alone = false;
+    return result.seconds;
 }
 
 double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
