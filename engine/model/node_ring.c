@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "engine/model/list.h"
+#include "engine/model/node_groups.h"
 
 enum { ALIGN_BYTES = 64 };
 
@@ -12,32 +13,44 @@ static bool passes_on(const struct ox_shape *shape) {
     return shape->groups.contexts > 1;
 }
 
-/* Elements of a row of keys and values. */
+/* Elements of a row of keys and values, of one group of features. */
 static uint32_t kv_width(const struct ox_shape *shape) {
-    return 2 * shape->model->config.kv_heads * shape->model->config.head_dim;
+    const struct ox_model_config *const config = &shape->model->config;
+    return 2 * config->kv_heads * config->head_dim / ox_model_groups(config);
 }
 /* Elements of a row of queries, keys and values. */
 static uint32_t qkv_width(const struct ox_shape *shape) {
-    return kv_width(shape) + shape->model->config.heads * shape->model->config.head_dim;
+    const struct ox_model_config *const config = &shape->model->config;
+    return kv_width(shape) + config->heads * config->head_dim / ox_model_groups(config);
 }
-/* Elements of the keys and values of a group. */
+/* Elements of the keys and values of a row group. */
 static uint64_t kv_elems(const struct ox_shape *shape) {
     return (uint64_t)shape->rows * kv_width(shape);
 }
+/* Attention of a chunk's queries and keys, in one group of features. */
+static struct ox_attention_shape chunk_attention(const struct ox_shape *shape, const struct ox_node *node) {
+    const uint32_t groups = ox_model_groups(&shape->model->config);
+    struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
+    attention.heads /= groups;
+    attention.kv_heads /= groups;
+    attention.seq /= 2 * ox_shape_groups(shape);
+    return attention;
+}
 
-/* Where what passes from rank to rank lies in the scratch: two rooms in turn, each with keys and values, and in
- * backward their gradients behind them. */
+/* Where what passes from rank to rank lies in the scratch: two rooms in turn, each with the keys and values of the
+ * rank's groups of features, one behind the other, and in backward their gradients behind them. */
 struct rooms {
     uint64_t first, kv_bytes, bytes;
 };
 static struct rooms rooms_of(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
-    const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &attention);
-    attention.seq /= 2 * ox_shape_groups(shape);
+    const uint64_t elems = kv_elems(shape) * ox_shape_own_features(shape);
+    struct ox_attention_shape attention = chunk_attention(shape, node);
     const uint64_t of_chunk = ox_ops_attention_chunk_scratch_bytes(&shape->compute, &attention);
+    attention.seq = shape->seq;
+    const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &attention);
     struct rooms rooms = {.first = ox_align_up(ox_max_u64(scratch, of_chunk), ALIGN_BYTES),
-                          .kv_bytes = kv_elems(shape) * ox_real_bytes(shape->compute.real)};
-    rooms.bytes = rooms.kv_bytes + (backward ? kv_elems(shape) * sizeof(float) : 0);
+                          .kv_bytes = elems * ox_real_bytes(shape->compute.real)};
+    rooms.bytes = rooms.kv_bytes + (backward ? elems * sizeof(float) : 0);
     return rooms;
 }
 
@@ -62,28 +75,32 @@ uint32_t ox_ring_parts(const struct ox_list *list, const struct ox_node *node, b
     return count + home;
 }
 
-/* One step of the ring: half of a group's queries, and one chunk of keys. */
+/* One step of the ring, of a group of features: the queries of one row group, and the keys of another. */
 struct step {
-    uint32_t group, of, chunks; /* whose queries, whose keys */
+    uint32_t group, of, chunks, features; /* whose queries, whose keys */
     uint64_t chunk_rows;
     unsigned char *kv;
     float *dkv;
 };
 
-static struct step step_of(const struct ox_node_call *call, bool backward) {
+static struct step step_of(const struct ox_node_call *call, uint32_t features, bool backward) {
     const struct ox_shape *const shape = call->job->shape;
     const struct rooms rooms = rooms_of(shape, call->node, backward);
     const uint32_t all = ox_shape_groups(shape), group = shape->groups.first + call->job->group;
     struct step step = {.group = group, .of = (group + all - call->part % all) % all, .chunks = 2 * all,
-                        .chunk_rows = shape->rows / 2};
+                        .features = features, .chunk_rows = shape->rows / 2};
+    const uint64_t nth = features - call->list->group_first;
+    uint64_t first = nth * kv_elems(shape);
     if (passes_on(shape)) {
-        unsigned char *const room = (unsigned char *)call->scratch + rooms.first + call->part % 2 * rooms.bytes;
-        step.kv = room;
-        step.dkv = backward ? (float *)(void *)(room + rooms.kv_bytes) : NULL;
+        step.kv = (unsigned char *)call->scratch + rooms.first + call->part % 2 * rooms.bytes;
+        step.dkv = backward ? (float *)(void *)(step.kv + rooms.kv_bytes) : NULL;
     } else {
-        step.kv = (unsigned char *)(uintptr_t)call->pair_weights + step.of * rooms.kv_bytes;
-        step.dkv = backward ? call->dweights + step.of * kv_elems(shape) : NULL;
+        step.kv = (unsigned char *)(uintptr_t)call->pair_weights;
+        step.dkv = backward ? call->dweights : NULL;
+        first = (nth * all + step.of) * kv_elems(shape); /* one group of features has those of all rows */
     }
+    step.kv += first * ox_real_bytes(shape->compute.real);
+    step.dkv += backward ? first : 0;
     return step;
 }
 
@@ -107,8 +124,8 @@ static bool part_of(const struct ox_node_call *call, const struct step *step, ui
 }
 
 static void *rows_at(const struct ox_node_call *call, const struct step *step, uint32_t half, const void *rows,
-                     uint64_t width) {
-    return (unsigned char *)(uintptr_t)rows +
+                     uint32_t width) {
+    return (unsigned char *)ox_node_group(call, rows, width, step->features) +
            half * step->chunk_rows * width * ox_real_bytes(call->job->shape->compute.real);
 }
 
@@ -117,8 +134,8 @@ static void take_own(const struct ox_node_call *call, const struct step *step) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t width = qkv_width(shape);
     if (passes_on(shape) && call->part == 0) {
-        OX_RUN(&call->job->run, splice, .in = call->in, .rows = shape->rows, .in_width = width,
-               .out = step->kv, .out_width = kv_width(shape), .part_count = 1,
+        OX_RUN(&call->job->run, splice, .in = rows_at(call, step, 0, call->in, width), .rows = shape->rows,
+               .in_width = width, .out = step->kv, .out_width = kv_width(shape), .part_count = 1,
                .parts = {{width - kv_width(shape), 0, 0, 0, kv_width(shape), 1}}, .real = shape->compute.real);
     }
 }
@@ -131,7 +148,8 @@ static void attend(const struct ox_node_call *call, const struct step *step, con
     const int32_t *const documents = job->documents == NULL ? NULL : job->documents + half * step->chunk_rows;
     void *const out = rows_at(call, step, half, call->out, out_width);
     const void *const qkv = rows_at(call, step, half, call->in, width);
-    float *const lse = (float *)call->saved[0] + half * step->chunk_rows * shape->heads;
+    float *const lse = ox_node_group_floats(call, call->saved[0], shape->heads, step->features) +
+                       half * step->chunk_rows * shape->heads;
     struct ox_attention_part part;
     for (uint32_t key_half = 2; key_half-- > 0;) {
         if (!part_of(call, step, half, key_half, &part)) {
@@ -150,14 +168,15 @@ static void attend(const struct ox_node_call *call, const struct step *step, con
 }
 
 void ox_ring_forward(const struct ox_node_call *call) {
-    const struct step step = step_of(call, false);
-    struct ox_attention_shape shape = ox_attention_shape_of(call->job->shape, call->node->window);
-    shape.seq /= step.chunks;
-    take_own(call, &step);
-    for (uint32_t half = 0; half < 2; half++) {
-        attend(call, &step, &shape, half, false);
-        if (call->part + 1 == ox_shape_groups(call->job->shape)) {
-            ox_add_sinks(call, half * step.chunk_rows, shape.seq);
+    const struct ox_attention_shape shape = chunk_attention(call->job->shape, call->node);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        const struct step step = step_of(call, g, false);
+        take_own(call, &step);
+        for (uint32_t half = 0; half < 2; half++) {
+            attend(call, &step, &shape, half, false);
+            if (call->part + 1 == ox_shape_groups(call->job->shape)) {
+                ox_add_sinks(call, half * step.chunk_rows, shape.seq);
+            }
         }
     }
 }
@@ -167,28 +186,30 @@ static void bring_home(const struct ox_node_call *call, const struct step *step)
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t width = qkv_width(shape);
     const bool is_there = shape->compute.real == OX_REAL_F32;
+    void *const din = rows_at(call, step, 0, call->din, width);
     if (!is_there) {
         OX_RUN(&call->job->run, settle, .out = step->kv, .in = step->dkv, .rows = shape->rows, .cols = kv_width(shape),
                .real = shape->compute.real);
     }
     OX_RUN(&call->job->run, splice, .in = is_there ? (void *)step->dkv : step->kv, .rows = shape->rows,
-           .in_width = kv_width(shape), .out = call->din, .residual = call->din, .out_width = width, .part_count = 1,
+           .in_width = kv_width(shape), .out = din, .residual = din, .out_width = width, .part_count = 1,
            .parts = {{0, 0, width - kv_width(shape), 0, kv_width(shape), 1}}, .real = shape->compute.real);
 }
 
 void ox_ring_backward(const struct ox_node_call *call) {
-    const struct step step = step_of(call, true);
-    struct ox_attention_shape shape = ox_attention_shape_of(call->job->shape, call->node->window);
-    shape.seq /= step.chunks;
-    if (call->part == ox_shape_groups(call->job->shape)) {
-        bring_home(call, &step);
-        return;
-    }
-    take_own(call, &step);
-    for (uint32_t half = 0; half < 2; half++) {
-        attend(call, &step, &shape, half, true);
-        if (call->part == 0) {
-            ox_add_sinks_backward(call, half * step.chunk_rows, shape.seq);
+    const struct ox_attention_shape shape = chunk_attention(call->job->shape, call->node);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        const struct step step = step_of(call, g, true);
+        if (call->part == ox_shape_groups(call->job->shape)) {
+            bring_home(call, &step);
+            continue;
+        }
+        take_own(call, &step);
+        for (uint32_t half = 0; half < 2; half++) {
+            attend(call, &step, &shape, half, true);
+            if (call->part == 0) {
+                ox_add_sinks_backward(call, half * step.chunk_rows, shape.seq);
+            }
         }
     }
 }

@@ -281,9 +281,7 @@ static enum ox_status check_ring(const struct ox_trainer *trainer, uint32_t grou
         return ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: %u ranks; use gather, or --context-parallel-size %u "
                        "at most", engine->contexts, RING_RANKS_MAX);
     }
-    return ox_model_groups(&engine->model->config) == 1
-               ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-mode ring: does not exist yet with --tensor-groups; "
-                                 "use gather or ulysses");
+    return OX_OK;
 }
 
 /* Whether ranks can divide the heads of attention. */

@@ -454,7 +454,8 @@ static void check_all_divided(const char *dense, const char *mixture) {
         {1, 1, 2, 1, 1, OX_CONTEXT_GATHER, true},   {2, 1, 2, 1, 1, OX_CONTEXT_GATHER, false},
         {1, 2, 2, 1, 1, OX_CONTEXT_GATHER, false},  {1, 2, 2, 1, 1, OX_CONTEXT_ULYSSES, true},
         {2, 2, 1, 1, 1, OX_CONTEXT_ULYSSES, false}, {2, 2, 1, 1, 1, OX_CONTEXT_RING, false},
-        {1, 1, 2, 1, 2, OX_CONTEXT_GATHER, false},  {1, 2, 1, 1, 2, OX_CONTEXT_RING, false}};
+        {1, 1, 2, 1, 2, OX_CONTEXT_GATHER, false},  {1, 2, 1, 1, 2, OX_CONTEXT_RING, false},
+        {1, 2, 2, 1, 1, OX_CONTEXT_RING, false}};
     static const struct divided of_mixture[] = {
         {2, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {4, 1, 1, 4, 1, OX_CONTEXT_GATHER, false},
         {4, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {2, 2, 1, 2, 1, OX_CONTEXT_GATHER, false},

@@ -60,7 +60,6 @@ static void check_refusals(void) {
         {"--cp-size 2 --reduction library", "does not exist with --reduction library yet"},
         {"--cp-size 4 --context-parallel-mode ulysses", "2 key/value heads for 4 ranks; use gather or ring"},
         {"--cp-size 2 --context-groups 4 --cp-comm-type p2p", "2 ranks for 4 --context-groups, and in a ring each"},
-        {"--context-groups 2 --tensor-groups 2 --context-parallel-mode ring", "use gather or ulysses"},
         {"--context-parallel-mode circle", "gather"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const bool chosen = strstr(cases[i][0], "dp=3") != NULL; /* as many groups of micro-batches as data ranks */

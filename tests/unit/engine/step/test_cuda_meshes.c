@@ -31,6 +31,7 @@ static const struct mesh_case {
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 1, 1, 1, 4, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 2, 2, 0, 2, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
+    {"gpt2_b1", 2, 2, 0, 2, 2, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_RING},
     {"gpt2_b1", 4, 1, 0, 2, 1, 1, 1, 1, OX_COMPUTE_BF16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 2, 1, 0, 2, 1, 1, 2, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
     {"gpt2_b1", 1, 2, 0, 1, 2, 1, 1, 2, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},

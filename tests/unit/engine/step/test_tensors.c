@@ -40,14 +40,18 @@ static void check_run(const struct golden *golden, const struct harness_run *run
     outcome_close(&outcome);
 }
 
-/* The reference's ten steps by several ranks, within the limits of one. */
-static void check_torch(const char *name, uint32_t groups) {
+/* The reference's ten steps by several ranks, within the limits of one; `rows` ranks each with a group of rows, too. */
+static void check_torch(const char *name, uint32_t groups, uint32_t rows, enum ox_context_mode mode) {
     struct golden golden;
     struct outcome outcome = {0};
     struct harness harness;
     golden_open(name, &golden);
-    const struct harness_run run = run_of(&golden, groups, groups, 1);
-    printf("%s: %u ranks with a group each\n", name, groups);
+    golden.padding = rows > 1 ? (2 * rows - golden.seq % (2 * rows)) % (2 * rows) : 0;
+    struct harness_run run = run_of(&golden, groups, groups, 1);
+    run.context_groups = run.contexts = rows;
+    run.context_mode = mode;
+    run.ranks = groups * rows;
+    printf("%s: %u ranks with a group of features each, %u of rows, mode %d\n", name, groups, rows, mode);
     harness_open(&run, &harness_in_memory, &harness);
     golden_steps(&harness, &golden, 0, GOLDEN_STEPS, &outcome);
     outcome_read_weights(&harness, &outcome);
@@ -97,7 +101,8 @@ static void check_case(const char *name, uint32_t groups, enum ox_compute_dtype 
 }
 
 /* Ranks that divide rows of sequences too, each with one group of them, and the ranks of a pipeline. */
-static void check_contexts(const char *name, uint32_t features, uint32_t rows, enum ox_compute_dtype dtype) {
+static void check_contexts(const char *name, uint32_t features, uint32_t rows, enum ox_context_mode mode,
+                           enum ox_compute_dtype dtype) {
     static const struct {
         uint32_t tensors, pipe, data;
     } meshes[] = {{2, 1, 1}, {4, 1, 1}, {2, 2, 1}, {2, 1, 2}};
@@ -107,6 +112,7 @@ static void check_contexts(const char *name, uint32_t features, uint32_t rows, e
     golden.padding = (2 * rows - golden.seq % (2 * rows)) % (2 * rows);
     struct harness_run alone = run_of(&golden, features, 1, 1);
     alone.context_groups = rows;
+    alone.context_mode = mode;
     alone.dtype = dtype;
     const double loss = golden_evaluate(&golden, &alone);
     golden_train(&golden, &alone, &harness_in_memory, STEPS, &expected);
@@ -138,12 +144,14 @@ static void check_contexts(const char *name, uint32_t features, uint32_t rows, e
 }
 
 int main(void) {
-    check_contexts("llama_tied_gqa", 2, 2, OX_COMPUTE_FP32);
-    check_contexts("eight_qwen3", 4, 2, OX_COMPUTE_FP32);
-    check_contexts("eight_gpt2", 8, 4, OX_COMPUTE_BF16);
-    check_contexts("gemma2", 2, 4, OX_COMPUTE_BF16);
-    check_torch("llama_tied_gqa", 2);
-    check_torch("eight_qwen3", 4);
+    check_contexts("llama_tied_gqa", 2, 2, OX_CONTEXT_GATHER, OX_COMPUTE_FP32);
+    check_contexts("eight_qwen3", 4, 2, OX_CONTEXT_RING, OX_COMPUTE_FP32);
+    check_contexts("eight_gpt2", 8, 4, OX_CONTEXT_GATHER, OX_COMPUTE_BF16);
+    check_contexts("eight_gpt2", 8, 2, OX_CONTEXT_RING, OX_COMPUTE_BF16);
+    check_contexts("gemma2", 2, 4, OX_CONTEXT_RING, OX_COMPUTE_BF16);
+    check_torch("llama_tied_gqa", 2, 1, OX_CONTEXT_GATHER);
+    check_torch("eight_qwen3", 4, 1, OX_CONTEXT_GATHER);
+    check_torch("llama_tied_gqa", 2, 4, OX_CONTEXT_RING);
     check_case("llama_tied_gqa", 2, OX_COMPUTE_FP32);
     check_case("gpt2_small", 3, OX_COMPUTE_BF16);
     check_case("eight_qwen3", 4, OX_COMPUTE_FP32);
