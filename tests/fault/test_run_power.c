@@ -305,6 +305,16 @@ static void unmount(void) {
     CHECK(gone);
 }
 
+/* The checkpoint that a branch begins with: that of a step, or where a process that was killed late, on a busy machine,
+ * took it along unfinished, the next one. */
+static long branch_point(void) {
+    long step = BRANCH_STEP;
+    while (step + SAVE_STEPS < STEPS && !files_exist(test_pathf("mnt/run/checkpoint-%ld", step))) {
+        step += SAVE_STEPS;
+    }
+    return step;
+}
+
 /* Runs the phases on a new disk, and leaves the record. False where this file system cannot be had. */
 static bool record_run(const struct file_system *system, unsigned phase_count, bool syncs) {
     first.mark_count = 0;
@@ -317,7 +327,7 @@ static bool record_run(const struct file_system *system, unsigned phase_count, b
     if (made) {
         current = &first;
         for (unsigned i = 0; i < phase_count; i++) {
-            if (!run_phase(&kind->phases[i], BRANCH_STEP, syncs)) {
+            if (!run_phase(&kind->phases[i], branch_point(), syncs)) {
                 sys_complain(&process, "the run on the recorded disk");
             }
         }
