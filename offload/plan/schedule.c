@@ -160,7 +160,8 @@ struct timing {
     bool train;
 };
 
-/* When what the visit computes with is there; UINT64_MAX: not yet known. An end of 0 is one that is not known. */
+/* When what the visit computes with is there; UINT64_MAX: not yet known. An end of 0 is one that is not known. A
+ * backward that reads what the whole step reports comes behind the last forward. */
 static uint64_t ready_at(const struct timing *t, const struct ox_pipe_visit *visit, uint32_t mb_idx) {
     const struct ox_plan_model *const model = &t->in->model;
     const bool first = !visit->backward && visit->stage_idx == 0;
@@ -169,8 +170,10 @@ static uint64_t ready_at(const struct timing *t, const struct ox_pipe_visit *vis
     }
     const uint32_t from = visit->backward ? visit->stage_idx + 1 : visit->stage_idx - 1;
     const bool back = visit->backward && model->stages[from].kind != OX_PLAN_HEAD;
+    const bool pools = visit->backward && model->pooled_doubles > 0;
+    const uint64_t last = ox_pipe_entry(model, model->stage_count - 1, model->micro_batches - 1, false);
     const uint64_t end = t->out->end[ox_pipe_entry(model, from, mb_idx, back)];
-    return end == 0 ? UINT64_MAX : end;
+    return end == 0 || (pools && t->out->end[last] == 0) ? UINT64_MAX : pools ? ox_max_u64(end, t->out->end[last]) : end;
 }
 
 /* Lets a coordinate work until it waits for another one; whether it did anything. */

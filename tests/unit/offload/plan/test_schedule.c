@@ -356,11 +356,28 @@ static void test_window(void) {
     close_all(&pipe);
 }
 
+/* Backward reads what all forwards of the step report: what it gives is not waited for before these have ended. */
+static void test_pooled(void) {
+    struct pipe pipe;
+    make_pipe(&pipe, 4, false, 2, 128, OX_PIPE_VERTICAL, 0);
+    for (uint32_t i = 0; i < pipe.in.model.stage_count; i++) {
+        pipe.model.stages[i].reports = pipe.model.stages[i].kind == OX_PLAN_BLOCK;
+    }
+    pipe.model.stages[pipe.in.model.stage_count - 1].backward.work.gemm_flops = 3e9;
+    pipe.in.model.report_doubles = 4 * 8;
+    pipe.in.model.pooled_doubles = 8;
+    own(&pipe, 2, true);
+    build_all(&pipe);
+    REQUIRE_OK(check_all(&pipe));
+    close_all(&pipe);
+}
+
 int main(void) {
     test_torch();
     test_idle();
     test_held();
     test_window();
+    test_pooled();
     test_played();
     return test_end();
 }
