@@ -95,6 +95,23 @@ static enum ox_status join(const char *option, const char *axis, uint64_t given,
     return OX_OK;
 }
 
+/* Each of the ranks that divide features has experts of its own. */
+static enum ox_status fold_experts(struct ox_mesh_sizes *sizes) {
+    if (sizes->tensor <= 1 || sizes->expert <= 1) {
+        return OX_OK;
+    }
+    if (sizes->expert != sizes->tensor) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": the %" PRIu32 " ranks that divide features "
+                       "(--tensor-parallel-size) divide the experts of a layer too, and %s; give %" PRIu32
+                       ", or leave it out", sizes->expert, sizes->tensor,
+                       sizes->expert % sizes->tensor == 0 ? "data ranks beside them do not yet"
+                                                          : "each has as many of them", sizes->tensor);
+    }
+    sizes->by_features = true;
+    sizes->expert = 1;
+    return OX_OK;
+}
+
 enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_sizes *out) {
     *out = (struct ox_mesh_sizes){.chosen = strcmp(said->mesh, "auto") == 0};
     if (said->mesh[0] != '\0' && !out->chosen) {
@@ -104,7 +121,8 @@ enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_s
     OX_TRY(join("context-parallel-size", "cp", said->context_parallel_size, &out->context));
     OX_TRY(join("tensor-parallel-size", "tp", said->tensor_parallel_size, &out->tensor));
     OX_TRY(join("expert-parallel-size", "ep", said->expert_parallel_size, &out->expert));
-    return join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe);
+    OX_TRY(join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe));
+    return fold_experts(out);
 }
 
 /* How the user said the sizes, for messages: by --mesh, or by an option for each. */

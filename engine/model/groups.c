@@ -28,8 +28,9 @@ uint32_t ox_model_part_at(const struct ox_model *model, uint32_t part_idx, uint6
     return OX_NO_TENSOR;
 }
 
-/* The pieces that a dimension is made of, each of which is cut by itself; 0: it is not cut. */
-static uint32_t pieces_of(const struct ox_model_config *config, enum ox_dim dim, uint64_t out[3]) {
+/* The pieces that a dimension of a role is made of, each of which is cut by itself; 0: it is not cut. Experts stay
+ * whole, and each group has some of them; a router, which chooses among all, is not cut. */
+static uint32_t pieces_of(const struct ox_model_config *config, enum ox_role role, enum ox_dim dim, uint64_t out[3]) {
     const uint64_t q = (uint64_t)config->heads * config->head_dim, kv = (uint64_t)config->kv_heads * config->head_dim;
     switch (dim) {
     case OX_DIM_VOCAB:
@@ -51,6 +52,15 @@ static uint32_t pieces_of(const struct ox_model_config *config, enum ox_dim dim,
     case OX_DIM_GATE_UP:
         out[0] = out[1] = config->width;
         return 2;
+    case OX_DIM_HEADS:
+        out[0] = config->heads;
+        return 1;
+    case OX_DIM_SHARED_WIDTH:
+        out[0] = config->mixture.shared_width;
+        return 1;
+    case OX_DIM_EXPERTS:
+        out[0] = config->mixture.router.experts;
+        return ox_role_is_of_expert(role) ? 1 : 0;
     default:
         return 0;
     }
@@ -60,7 +70,7 @@ struct ox_row_cut ox_row_cut_of(const struct ox_model_config *config, const stru
     struct ox_row_cut cut = {.count = 0};
     for (uint32_t i = 0; i < sizeof row->shape / sizeof *row->shape && cut.count == 0; i++) {
         cut.axis = i;
-        cut.count = pieces_of(config, row->shape[i], cut.pieces);
+        cut.count = pieces_of(config, row->role, row->shape[i], cut.pieces);
     }
     return cut;
 }
@@ -100,12 +110,19 @@ struct shares {
     const char *what;
     uint32_t count;
 };
-enum { SHARES = 3 };
+enum { SHARES = 5 };
 
+/* 0 where no layer has any. */
 static void shares_of(const struct ox_model_config *config, struct shares out[SHARES]) {
+    bool dense = false;
+    for (uint32_t i = 0; i < config->layers; i++) {
+        dense |= !ox_layer_is_sparse(config, i);
+    }
     out[0] = (struct shares){"attention heads", config->heads};
     out[1] = (struct shares){"key/value heads", config->kv_heads};
-    out[2] = (struct shares){"columns of the MLP", config->width};
+    out[2] = (struct shares){"columns of the MLP", dense ? config->width : 0};
+    out[3] = (struct shares){"experts of a layer", config->mixture.router.experts};
+    out[4] = (struct shares){"columns of the shared expert", config->mixture.shared_width};
 }
 
 /* Writes the numbers of groups that can be: "1, 2 or 4". */
@@ -131,9 +148,6 @@ static void list_possible(const struct shares shares[SHARES], char *text, size_t
 static const char *obstacle(const struct ox_model_config *config) {
     const struct ox_family *const family = ox_family_find(config->family);
     const struct ox_family_row *row;
-    if (config->mixture.router.experts > 0) {
-        return "a mixture of experts";
-    }
     if (config->latent.kv_rank > 0) {
         return "latent attention";
     }
@@ -160,11 +174,12 @@ enum ox_status ox_model_check_groups(const struct ox_model_config *config) {
     }
     const char *const why = obstacle(config);
     if (why != NULL) {
-        const bool mixture = config->mixture.router.experts > 0;
         return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": the model (model_type \"%s\") has %s, which cannot "
-                       "be cut into groups; leave it out%s", groups, config->family, why,
-                       mixture ? ", and let ranks divide its experts (--expert-parallel-size) or rows of sequences "
-                                 "(--context-parallel-size)" : "");
+                       "be cut into groups; leave it out", groups, config->family, why);
+    }
+    if (config->mixture.per_unit > 0) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": with --tensor-groups %" PRIu32 " each group has "
+                       "its experts among its weights; give --experts-per-unit all", config->mixture.per_unit, groups);
     }
     shares_of(config, shares);
     list_possible(shares, possible, sizeof possible);

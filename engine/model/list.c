@@ -169,8 +169,8 @@ static uint32_t add_linear(struct ox_list *list, struct ox_node linear) {
     const enum ox_role a = ox_adapter_role(linear.role);
     linear.kind = OX_NODE_LINEAR;
     linear.cut = list->groups == 1                                                     ? OX_CUT_NONE
-                 : linear.role == OX_ROLE_QKV || linear.role == OX_ROLE_GATE_UP ? OX_CUT_COLUMNS
-                                                                                       : OX_CUT_ROWS;
+                 : linear.role == OX_ROLE_QKV || linear.role == OX_ROLE_GATE_UP ||
+                         linear.role == OX_ROLE_SHARED_GATE_UP ? OX_CUT_COLUMNS : OX_CUT_ROWS;
     linear.out = linear.cut == OX_CUT_COLUMNS ? add_rows(list, own_width(list, linear.out_count))
                                               : add_own_rows(list, linear.out_count);
     if (linear.cut == OX_CUT_COLUMNS && ox_shape_tensors(list->shape) > 1) {
@@ -193,7 +193,8 @@ uint32_t ox_list_add(struct ox_list *list, uint32_t x, uint32_t h) {
     const bool made = last->out == h;
     last -= last->kind == OX_NODE_UP ? 2 : 0; /* linear, down, up */
     last -= last->kind == OX_NODE_DROP;       /* linear, drop, down, up */
-    const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE;
+    const bool can = last->kind == OX_NODE_LINEAR || last->kind == OX_NODE_NORM || last->kind == OX_NODE_COMBINE ||
+                     last->kind == OX_NODE_MIXTURE;
     const bool plain = config->residual_scale == 0.0 || config->residual_scale == 1.0;
     if (can && made && plain && last->residual == OX_NO_VALUE) {
         last->residual = x;
@@ -385,7 +386,7 @@ uint32_t ox_list_latent_values(struct ox_list *list, uint32_t attended) {
 
 uint32_t ox_list_clamp(struct ox_list *list, uint32_t qkv) {
     const struct ox_model_config *const config = &list->shape->model->config;
-    const uint32_t width = heads_width(list, config->heads + 2 * config->kv_heads);
+    const uint32_t width = own_width(list, heads_width(list, config->heads + 2 * config->kv_heads));
     struct ox_node node = {.kind = OX_NODE_CLAMP, .in = qkv, .in_count = width, .out_count = width};
     node.out = add_in_place(list, qkv);
     node.saved[0] = add_floats(list, ox_clamp_words(width)); /* bits, in words of the same size */
@@ -436,10 +437,10 @@ static uint32_t add_logits(struct ox_list *list, uint32_t in, enum ox_role role,
 static uint32_t add_shared(struct ox_list *list, uint32_t in) {
     const uint32_t hidden = list->shape->model->config.hidden;
     const uint32_t width = list->shape->model->config.mixture.shared_width;
-    struct ox_node act = {.kind = OX_NODE_EXPERT_ACT, .role = OX_ROLE_COUNT, .in_count = 2 * width,
-                          .out_count = width};
+    struct ox_node act = {.kind = OX_NODE_EXPERT_ACT, .role = OX_ROLE_COUNT, .in_count = 2 * width / list->groups,
+                          .out_count = width / list->groups};
     act.in = ox_list_linear(list, in, OX_ROLE_SHARED_GATE_UP, hidden, 2 * width);
-    act.out = add_rows(list, width);
+    act.out = add_rows(list, own_width(list, width));
     const uint32_t out = ox_list_linear(list, add_node(list, act), OX_ROLE_SHARED_DOWN, width, hidden);
     if (!has(list, OX_ROLE_SHARED_GATE)) {
         return out;
@@ -447,7 +448,7 @@ static uint32_t add_shared(struct ox_list *list, uint32_t in) {
     return add_node(list, (struct ox_node){.kind = OX_NODE_ROW_GATE, .role = OX_ROLE_COUNT, .in = out,
                                            .weights = add_logits(list, in, OX_ROLE_SHARED_GATE, 1),
                                            .in_count = hidden, .out_count = hidden,
-                                           .out = add_rows(list, hidden)});
+                                           .out = add_own_rows(list, hidden)});
 }
 
 /* The router of h: returns what pairs weigh, with the order in the node that makes it. */
@@ -467,6 +468,11 @@ uint32_t ox_list_mixture(struct ox_list *list, uint32_t h) {
     const struct ox_model_config *const c = &list->shape->model->config;
     const uint32_t hidden = c->hidden, width = c->mixture.width;
     const uint32_t shared = has(list, OX_ROLE_SHARED_DOWN) ? add_shared(list, h) : OX_NO_VALUE;
+    if (list->groups > 1) {
+        return add_node(list, (struct ox_node){.kind = OX_NODE_MIXTURE, .role = OX_ROLE_ROUTER, .in = h,
+                                               .residual = shared, .in_count = hidden, .out_count = hidden,
+                                               .out = add_own_rows(list, hidden)});
+    }
     struct ox_node pairs = add_route(list, h);
     const struct ox_node gather = {.in = h, .order = pairs.order, .in_count = hidden, .out_count = hidden};
     h = add_grouped(list, OX_NODE_GATHER, OX_ROLE_COUNT, gather);

@@ -49,6 +49,7 @@ enum ox_node_kind {
     OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
     OX_NODE_BESIDE,      /* out = residual, in, and where there are some order and weights, one behind the other */
     OX_NODE_EXPERTS,     /* out = what a block's stage gives to its experts, with what a group of them adds */
+    OX_NODE_MIXTURE,     /* out = [residual +] what a mixture makes of `in`, by groups of features that have experts */
     OX_NODE_GROUPED_DOWN, /* out = in * A_e^T of the adapters of all experts */
     OX_NODE_GROUPED_UP,   /* out = residual + scale * in * B_e^T; in place */
     OX_NODE_ROUTER_UP,    /* out = residual + scale * in * B^T, float32 as a router's logits; in place */
@@ -347,6 +348,63 @@ struct ox_pair_order {
 struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order);
 uint64_t ox_pair_order_bytes(const struct ox_shape *shape);
 
+/* What passes of some of a block's experts do, whatever unit or group of features these are in (node_experts.c).
+ *
+Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
+ * replaces them; what goes into the experts and what comes out of them share `rows` in forward. `scaled`, where blocks
+ * scale what they add, has the sum in forward, and its gradient in backward. `products` is last, because its bytes
+ * follow from the threads of a rank. */
+struct ox_expert_room {
+    uint64_t rows, wide, act, dact, out, scaled, products, bytes;
+};
+struct ox_expert_room ox_expert_room_of(const struct ox_shape *shape, bool backward);
+
+/* What the passes of a group of experts share. */
+struct ox_expert_group {
+    const struct ox_node_call *call;
+    const struct ox_shape *shape;
+    struct ox_handed at;
+    struct ox_expert_room room;
+    struct ox_pair_order order;
+    struct ox_experts experts;
+    uint32_t features;    /* the group of features that has them; 0: none has */
+    const float *weights; /* of pairs */
+};
+/* room.to = the rows of `from` (rows, hidden), by pair. */
+void ox_expert_gather(const struct ox_expert_group *g, uint64_t to, const void *from);
+/* The products with a matrix of each expert, and of gate and up the bias. */
+void ox_expert_multiply(const struct ox_expert_group *g, uint64_t to, uint64_t from, enum ox_role role);
+/* From the rows that the experts read, at `from`, to their activations, at room.act. */
+void ox_expert_activate(const struct ox_expert_group *g, uint64_t from);
+/* The gradient of the bias behind the experts, and of what pairs weigh by it; returns whether there is one. */
+bool ox_expert_back_to_bias(const struct ox_expert_group *g, const void *dsum, float *dweights);
+/* The gradients of the group's weights, and of what pairs weigh, from those of the experts' outputs at `dout`, which
+ * become those of their rows, which lie at `rows`. */
+void ox_expert_back_to_rows(const struct ox_expert_group *g, uint64_t rows, uint64_t dout, float *dweights, bool adds,
+                            bool din);
+
+/* What a router makes of its logits (rows, experts): what the chosen weigh, the logits' log of the sum, and how pairs
+ * are sorted. Its load is reported where the job asks for it. Backward makes the gradient of the logits from that of
+ * what pairs weigh. */
+struct ox_routed {
+    float *logits, *weights, *lse;
+    struct ox_pair_order order;
+    void *scratch; /* ox_routing_scratch() */
+};
+uint64_t ox_routing_scratch(const struct ox_shape *shape);
+void ox_route_forward(const struct ox_node_call *call, const struct ox_routed *routed);
+void ox_route_report(const struct ox_node_call *call, const struct ox_routed *routed);
+void ox_route_backward(const struct ox_node_call *call, const struct ox_routed *routed, float *dlogits,
+                       const float *dweights);
+
+/* A mixture whose experts are cut into groups of features: node_mixture_groups.c. */
+uint64_t ox_mixture_groups_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_mixture_groups_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                                 struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
+void ox_mixture_groups_forward(const struct ox_node_call *call);
+void ox_mixture_groups_backward(const struct ox_node_call *call);
+void ox_mixture_groups_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
+
 /* Keys and values of all row groups, and attention of one: node.c. */
 void ox_all_rows_forward(const struct ox_node_call *call);
 void ox_all_rows_backward(const struct ox_node_call *call);
@@ -371,10 +429,10 @@ void ox_attend_group_backward(const struct ox_node_call *call);
  * of its groups in a tree; they are float32 in every type. */
 uint64_t ox_all_rows_grad_bytes(const struct ox_shape *shape, uint64_t bytes);
 
-/* The sinks of attention, where the unit has them (node_mixture.c), are added for `seq` rows of every sequence, one
- * sequence behind the other from `row` on. */
-void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq);
-void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq);
+/* The sinks of attention, where the unit has them (node_mixture.c), are added by group of features, for `seq` rows of
+ * every sequence, one sequence behind the other from `row` on. */
+void ox_add_sinks(const struct ox_node_call *call, uint32_t features, uint64_t row, uint32_t seq);
+void ox_add_sinks_backward(const struct ox_node_call *call, uint32_t features, uint64_t row, uint32_t seq);
 
 /* The rows of what lies between halves, such as the input of a stage and the sums over groups of features: all of the
  * shape's, or of ranks that divide groups of features each a part: so many, but for the last, which may have fewer or

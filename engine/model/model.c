@@ -95,12 +95,15 @@ static uint32_t parts_of(const struct ox_model_config *config, const struct ox_f
     return parted ? groups_in(config, layer) : 1;
 }
 
+/* With groups of features the most that can be: of a tensor that is cut each group has a part of up to three pieces. */
 static uint64_t count_tensors(const struct ox_family *family, const struct ox_model_config *config,
                               enum ox_unit_kind kind, uint32_t layer) {
+    const uint32_t groups = ox_model_groups(config);
     uint64_t count = 0;
     const struct ox_family_row *row;
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        count += has_row(config, row, kind, layer) ? repeats(config, row) * (uint64_t)parts_of(config, row, layer) : 0;
+        const uint64_t parts = groups > 1 && !row->each_expert ? 3 * groups : parts_of(config, row, layer);
+        count += has_row(config, row, kind, layer) ? repeats(config, row) * parts : 0;
     }
     return count;
 }
@@ -224,11 +227,28 @@ static void add_rows(struct ox_model *model, const struct ox_family *family, str
     at->role = row->role;
 }
 
-/* Adds a group's parts of a tensor to its unit; what is not cut to the one of no group. */
+/* Adds the tensors of neighbouring rows that are repeated together, of a group's experts. */
+static void add_cut_experts(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
+                            uint32_t row_idx, uint32_t count) {
+    for (uint32_t i = 0; i < unit->expert_count * count; i++) {
+        add_tensor(model, family, unit, ox_family_row_at(family, row_idx + i % count), unit->layer,
+                   unit->expert_first + i / count);
+        model->tensors[model->tensor_count - 1].row = row_idx; /* files have them in this order */
+    }
+}
+
+/* Adds a group's parts of a tensor to its unit; what is not cut to the one of no group. `count`: of neighbouring rows
+ * that are repeated together. */
 static void add_cut_row(struct ox_model *model, const struct ox_family *family, struct ox_unit *unit,
-                        uint32_t row_idx) {
+                        uint32_t row_idx, uint32_t count) {
     const struct ox_family_row *const row = ox_family_row_at(family, row_idx);
     const struct ox_row_cut cut = ox_row_cut_of(&model->config, row);
+    if (row->each_expert) {
+        if (unit->group != OX_NO_GROUP) {
+            add_cut_experts(model, family, unit, row_idx, count);
+        }
+        return;
+    }
     const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP);
     for (uint32_t i = 0; is_here && i < (cut.count > 0 ? ox_row_cut_parts(&cut) : 1); i++) {
         add_tensor(model, family, unit, row, unit->layer, 0);
@@ -260,7 +280,7 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
     for (uint32_t i = 0, group; (row = ox_family_row_at(family, i)) != NULL; i += group) {
         group = group_of(family, i);
         if (has_row(config, row, of, layer) && is_cut) {
-            add_cut_row(model, family, unit, i);
+            add_cut_row(model, family, unit, i, group);
         } else if (has_row(config, row, of, layer)) {
             add_rows(model, family, &at, i, group);
         }
@@ -279,10 +299,16 @@ static uint32_t add_unit(struct ox_model *model, const struct ox_family *family,
 static uint32_t add_stage(struct ox_model *model, const struct ox_family *family, struct ox_unit given) {
     const enum ox_unit_kind of = given.kind == OX_UNIT_EXPERTS ? OX_UNIT_BLOCK : given.kind;
     const uint32_t groups = ox_model_groups(&model->config), stream = given.stream;
+    const bool sparse = of == OX_UNIT_BLOCK && ox_layer_is_sparse(&model->config, given.layer);
+    const uint32_t experts = sparse && groups > 1 ? model->config.mixture.router.experts / groups : 0; /* of a group */
     uint32_t own = OX_NO_UNIT, before = OX_NO_UNIT;
     for (uint32_t k = 0; k <= (groups > 1 ? groups : 0); k++) {
         given.kind = own == OX_NO_UNIT ? given.kind : OX_UNIT_BESIDE;
         given.group = k == 0 ? OX_NO_GROUP : k - 1;
+        if (k > 0) {
+            given.expert_first = (k - 1) * experts;
+            given.expert_count = experts;
+        }
         given.stream = stream + k * (model->config.layers + 2);
         const uint32_t unit_idx = add_unit(model, family, given, of);
         if (model->units[unit_idx].tensor_count == 0) { /* an embedding may have nothing but its table */
@@ -533,7 +559,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
     }
     const bool adapted = config->lora.r > 0;
     const uint32_t groups = ox_model_groups(config), each = groups > 1 ? 1 + groups : 3; /* units of a stage */
-    const uint64_t tensors_most = (adapted ? 4 : groups > 1 ? 3 * groups : 1) * tensor_count + 1;
+    const uint64_t tensors_most = (adapted ? 4 : 1) * tensor_count + 1;
     const bool shares = config->shared_layers > 1;
     OX_ASSERT(!shares || !adapted);
     struct ox_model *model = calloc(1, sizeof *model);

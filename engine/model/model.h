@@ -100,7 +100,8 @@ struct ox_unit {
     uint32_t own;  /* the stage's own unit: this one, or the one that it is beside */
     uint32_t next; /* the next unit of its stage: what is beside the stage's own unit; OX_NO_UNIT: none */
     uint32_t layer; /* of a block, and of a unit with experts of it */
-    uint32_t expert_first, expert_count; /* of a unit with some of a block's experts: which; else 0 */
+    uint32_t expert_first, expert_count; /* of a unit with some of a block's experts, such as those of a group of
+                                            features: which; else 0 */
     uint32_t group; /* of a unit with the tensors of a group of features: which; else OX_NO_GROUP */
     uint32_t stream; /* the number that the unit would have with all experts in their blocks' units, as `place` */
     bool whole; /* it has matrices that Muon updates, so one chunk has all of it, and one rank */

@@ -293,7 +293,7 @@ static void attend_forward(const struct ox_node_call *call) {
     OX_ASSERT(job->cache == NULL || groups == 1);
     if (job->cache != NULL) {
         attend_cached(call, job->cache);
-        ox_add_sinks(call, 0, call->job->shape->seq);
+        ox_add_sinks(call, 0, 0, call->job->shape->seq);
         return;
     }
     if (call->node->weights != OX_NO_VALUE) {
@@ -305,8 +305,8 @@ static void attend_forward(const struct ox_node_call *call) {
                .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g),
                .qkv = ox_node_group(call, call->in, width, g), .positions = job->documents, .scratch = call->scratch,
                .shape = attention, .real = job->shape->compute.real);
+        ox_add_sinks(call, g, 0, job->shape->seq);
     }
-    ox_add_sinks(call, 0, call->job->shape->seq);
 }
 
 static void attend_backward(const struct ox_node_call *call) {
@@ -324,8 +324,8 @@ static void attend_backward(const struct ox_node_call *call) {
                .out = ox_node_group(call, call->out, out_width, g),
                .lse = ox_node_group_floats(call, call->saved[0], attention.heads, g), .positions = job->documents,
                .scratch = call->scratch, .shape = attention, .real = job->shape->compute.real);
+        ox_add_sinks_backward(call, g, 0, job->shape->seq);
     }
-    ox_add_sinks_backward(call, 0, call->job->shape->seq);
 }
 
 /* ---- activation: the rows of all groups ---- */
@@ -603,7 +603,7 @@ static void half_forward(const struct ox_node_call *call, const struct half *hal
            .lse = half_lse(call, half), .qkv = half_at(call, half, call->in, half->width),
            .positions = half->documents, .scratch = call->scratch, .shape = half->shape, .part = half->part,
            .real = job->shape->compute.real);
-    ox_add_sinks(call, half->row, half->shape.seq);
+    ox_add_sinks(call, half->features, half->row, half->shape.seq);
 }
 
 void ox_attend_group_forward(const struct ox_node_call *call) {
@@ -629,7 +629,7 @@ static void half_backward(const struct ox_node_call *call, struct half half, flo
            .out = half_at(call, &half, call->out, half.out_width), .lse = half_lse(call, &half),
            .positions = half.documents, .scratch = call->scratch, .shape = half.shape, .part = half.part,
            .real = job->shape->compute.real);
-    ox_add_sinks_backward(call, half.row, half.shape.seq);
+    ox_add_sinks_backward(call, half.features, half.row, half.shape.seq);
 }
 
 void ox_attend_group_backward(const struct ox_node_call *call) {

@@ -91,26 +91,19 @@ static bool ends(const struct ox_shape *shape, const struct ox_node *node) {
     return node->first + node->stride == mixture_of(shape)->router.experts;
 }
 
-/* Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
- * replaces them; what goes into the experts and what comes out of them share `rows` in forward. `scaled`, where blocks
- * scale what they add, has the sum in forward, and its gradient in backward. */
-struct room {
-    uint64_t rows, wide, act, dact, out, scaled, products, bytes;
-};
-
 /* The factor of what blocks add; 0: none. */
 static float scale_of(const struct ox_shape *shape) {
     const double scale = shape->model->config.residual_scale;
     return scale == 1.0 ? 0.0f : (float)scale;
 }
 
-static struct room room_of(const struct ox_shape *shape, bool backward) {
+struct ox_expert_room ox_expert_room_of(const struct ox_shape *shape, bool backward) {
     const uint32_t hidden = shape->model->config.hidden, width = mixture_of(shape)->width;
     const size_t real = ox_real_bytes(shape->compute.real);
     const uint64_t pairs = ox_pairs_of(shape), narrow = rows_bytes(pairs, width, real);
     const uint64_t rows = rows_bytes(pairs, hidden, real);
     const uint32_t ins = hidden > width ? hidden : width, outs = hidden > 2 * width ? hidden : 2 * width;
-    struct room at = {.wide = rows};
+    struct ox_expert_room at = {.wide = rows};
     at.act = at.wide + rows_bytes(pairs, 2 * width, real);
     at.dact = at.act + narrow;
     at.out = at.dact + (backward ? narrow : 0);
@@ -124,24 +117,14 @@ static uint64_t room_of_rounds(const struct ox_shape *shape, bool backward);
 
 uint64_t ox_experts_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
-    return ox_shape_experts(shape) > 1 ? room_of_rounds(shape, backward) : room_of(shape, backward).bytes;
+    return ox_shape_experts(shape) > 1 ? room_of_rounds(shape, backward) : ox_expert_room_of(shape, backward).bytes;
 }
 
-/* What the passes of a group share. */
-struct group {
-    const struct ox_node_call *call;
-    const struct ox_shape *shape;
-    struct ox_handed at;
-    struct room room;
-    struct ox_pair_order order;
-    struct ox_experts experts;
-    const float *weights; /* of pairs */
-};
-
-static struct group group_of(const struct ox_node_call *call, bool backward) {
+static struct ox_expert_group group_of(const struct ox_node_call *call, bool backward) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t chosen = mixture_of(shape)->router.chosen, count = call->node->stride;
-    struct group g = {.call = call, .shape = shape, .at = ox_handed_of(shape), .room = room_of(shape, backward)};
+    struct ox_expert_group g = {.call = call, .shape = shape, .at = ox_handed_of(shape),
+                                .room = ox_expert_room_of(shape, backward)};
     g.order = ox_pair_order_of(shape, at_byte(call->in, g.at.order));
     g.weights = at_byte(call->in, g.at.weights);
     g.experts = (struct ox_experts){.offsets = g.order.offsets, .first = call->node->first, .count = count,
@@ -149,36 +132,36 @@ static struct group group_of(const struct ox_node_call *call, bool backward) {
     return g;
 }
 
-static void *room(const struct group *g, uint64_t offset) {
+static void *room(const struct ox_expert_group *g, uint64_t offset) {
     return at_byte(g->call->scratch, offset);
 }
 
-static void gather(const struct group *g, uint64_t to, const void *from) {
+void ox_expert_gather(const struct ox_expert_group *g, uint64_t to, const void *from) {
     OX_RUN(&g->call->job->run, rows_gather, .out = room(g, to), .in = from, .pair_of = g->order.pair_of,
            .group = g->experts, .rows = g->shape->rows, .chosen = mixture_of(g->shape)->router.chosen,
            .width = g->shape->model->config.hidden, .real = g->shape->compute.real);
 }
 
-static void multiply(const struct group *g, uint64_t to, uint64_t from, enum ox_role role, enum ox_role bias) {
+void ox_expert_multiply(const struct ox_expert_group *g, uint64_t to, uint64_t from, enum ox_role role) {
     const uint32_t hidden = g->shape->model->config.hidden, width = mixture_of(g->shape)->width;
     const bool up = role == OX_ROLE_EXPERT_GATE_UP;
     OX_RUN(&g->call->job->run, grouped_forward, .out = room(g, to), .in = room(g, from),
-           .weight = ox_node_weight(g->call, role), .bias = up ? ox_node_weight(g->call, bias) : NULL,
+           .weight = ox_node_weight_of(g->call, role, g->features),
+           .bias = up ? ox_node_weight_of(g->call, OX_ROLE_EXPERT_GATE_UP_BIAS, g->features) : NULL,
            .scratch = room(g, g->room.products), .experts = g->experts, .in_count = up ? hidden : width,
            .out_count = up ? 2 * width : hidden, .layout = mixture_of(g->shape)->layout,
            .real = g->shape->compute.real);
 }
 
-/* From the rows that the experts read, at `from`, to their activations. */
-static void activate(const struct group *g, uint64_t from) {
-    multiply(g, g->room.wide, from, OX_ROLE_EXPERT_GATE_UP, OX_ROLE_EXPERT_GATE_UP_BIAS);
+void ox_expert_activate(const struct ox_expert_group *g, uint64_t from) {
+    ox_expert_multiply(g, g->room.wide, from, OX_ROLE_EXPERT_GATE_UP);
     OX_RUN(&g->call->job->run, expert_act_forward, .out = room(g, g->room.act), .in = room(g, g->room.wide),
            .weights = g->weights, .pair_of = g->order.pair_of, .group = g->experts, .gate = mixture_of(g->shape)->gate,
            .rows = ox_pairs_of(g->shape), .width = mixture_of(g->shape)->width, .real = g->shape->compute.real);
 }
 
 /* Adds what the experts have made, at `from`, to the sum that goes on, or to the output; `bias`: that behind them. */
-static void combine_forward(const struct group *g, uint64_t from, const void *bias) {
+static void combine_forward(const struct ox_expert_group *g, uint64_t from, const void *bias) {
     const struct ox_node_call *const call = g->call;
     const bool last = ends(g->shape, call->node), first = begins(call->node), shared = g->at.shared > 0;
     const float scale = scale_of(g->shape);
@@ -206,27 +189,28 @@ void ox_experts_forward(const struct ox_node_call *call) {
         forward_in_rounds(call);
         return;
     }
-    const struct group g = group_of(call, false);
-    gather(&g, g.room.rows, at_byte(call->in, g.at.in));
-    activate(&g, g.room.rows);
-    multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
+    const struct ox_expert_group g = group_of(call, false);
+    ox_expert_gather(&g, g.room.rows, at_byte(call->in, g.at.in));
+    ox_expert_activate(&g, g.room.rows);
+    ox_expert_multiply(&g, g.room.rows, g.room.act, OX_ROLE_EXPERT_DOWN);
     combine_forward(&g, g.room.rows, ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS));
 }
 
-static void multiply_backward(const struct group *g, bool wants_din, uint64_t din, uint64_t dout, uint64_t in,
-                              enum ox_role role) {
+static void multiply_backward(const struct ox_expert_group *g, bool wants_din, uint64_t din, uint64_t dout,
+                              uint64_t in, enum ox_role role) {
     const uint32_t hidden = g->shape->model->config.hidden, width = mixture_of(g->shape)->width;
     const bool up = role == OX_ROLE_EXPERT_GATE_UP;
     OX_RUN(&g->call->job->run, grouped_backward, .din = wants_din ? room(g, din) : NULL,
-           .dweight = ox_node_grad(g->call, role),
-           .dbias = up ? ox_node_grad(g->call, OX_ROLE_EXPERT_GATE_UP_BIAS) : NULL, .dout = room(g, dout),
-           .in = room(g, in), .weight = ox_node_weight(g->call, role), .scratch = room(g, g->room.products),
-           .experts = g->experts, .in_count = up ? hidden : width, .out_count = up ? 2 * width : hidden,
-           .layout = mixture_of(g->shape)->layout, .real = g->shape->compute.real, .begins = g->call->job->begins);
+           .dweight = ox_node_grad_of(g->call, role, g->features),
+           .dbias = up ? ox_node_grad_of(g->call, OX_ROLE_EXPERT_GATE_UP_BIAS, g->features) : NULL,
+           .dout = room(g, dout), .in = room(g, in), .weight = ox_node_weight_of(g->call, role, g->features),
+           .scratch = room(g, g->room.products), .experts = g->experts, .in_count = up ? hidden : width,
+           .out_count = up ? 2 * width : hidden, .layout = mixture_of(g->shape)->layout,
+           .real = g->shape->compute.real, .begins = g->call->job->begins);
 }
 
 /* The gradient of what the block adds, of which `dout` is that of the whole. */
-static const void *scale_back(const struct group *g) {
+static const void *scale_back(const struct ox_expert_group *g) {
     const float scale = scale_of(g->shape);
     if (scale == 0.0f) {
         return g->call->dout;
@@ -236,14 +220,13 @@ static const void *scale_back(const struct group *g) {
     return room(g, g->room.scaled);
 }
 
-/* The gradient of the bias behind the experts, and of what pairs weigh by it; returns whether there is one. */
-static bool back_to_bias(const struct group *g, const void *dsum) {
+bool ox_expert_back_to_bias(const struct ox_expert_group *g, const void *dsum, float *dweights) {
     const struct ox_node_call *const call = g->call;
     const struct ox_shape *const shape = g->shape;
-    const void *const bias = ox_node_weight(call, OX_ROLE_EXPERT_DOWN_BIAS);
+    const void *const bias = ox_node_weight_of(call, OX_ROLE_EXPERT_DOWN_BIAS, g->features);
     if (bias != NULL) {
-        OX_RUN(&call->job->run, combine_bias_backward, .dweights = at_byte(call->dout, g->at.weights),
-               .dbias = ox_node_grad(call, OX_ROLE_EXPERT_DOWN_BIAS), .dout = dsum, .bias = bias,
+        OX_RUN(&call->job->run, combine_bias_backward, .dweights = dweights,
+               .dbias = ox_node_grad_of(call, OX_ROLE_EXPERT_DOWN_BIAS, g->features), .dout = dsum, .bias = bias,
                .weights = g->weights, .experts = g->order.experts, .pair_of = g->order.pair_of, .group = g->experts,
                .rows = shape->rows, .chosen = mixture_of(shape)->router.chosen, .width = shape->model->config.hidden,
                .real = shape->compute.real, .begins = call->job->begins);
@@ -251,9 +234,8 @@ static bool back_to_bias(const struct group *g, const void *dsum) {
     return bias != NULL;
 }
 
-/* The gradients of the group's weights, and of what pairs weigh, from those of the experts' outputs at `dout`, which
- * become those of their rows, which lie at `rows`. */
-static void back_to_rows(const struct group *g, uint64_t rows, uint64_t dout, float *dweights, bool adds, bool din) {
+void ox_expert_back_to_rows(const struct ox_expert_group *g, uint64_t rows, uint64_t dout, float *dweights, bool adds,
+                            bool din) {
     const struct ox_node_call *const call = g->call;
     const struct ox_shape *const shape = g->shape;
     multiply_backward(g, true, g->room.dact, dout, g->room.act, OX_ROLE_EXPERT_DOWN);
@@ -266,7 +248,7 @@ static void back_to_rows(const struct group *g, uint64_t rows, uint64_t dout, fl
 }
 
 /* Adds the gradients of the experts' rows, at `from`, to that of what they read. */
-static void combine_backward(const struct group *g, uint64_t from, const void *dsum) {
+static void combine_backward(const struct ox_expert_group *g, uint64_t from, const void *dsum) {
     const struct ox_node_call *const call = g->call;
     const bool last = ends(g->shape, call->node), first = begins(call->node);
     OX_RUN(&call->job->run, rows_combine, .out = first ? at_byte(call->din, g->at.in) : NULL,
@@ -286,13 +268,13 @@ void ox_experts_backward(const struct ox_node_call *call) {
         backward_in_rounds(call);
         return;
     }
-    const struct group g = group_of(call, true);
+    const struct ox_expert_group g = group_of(call, true);
     const void *const dsum = scale_back(&g);
-    gather(&g, g.room.rows, at_byte(call->in, g.at.in));
-    activate(&g, g.room.rows);
-    gather(&g, g.room.out, dsum);
-    const bool biased = back_to_bias(&g, dsum);
-    back_to_rows(&g, g.room.rows, g.room.out, at_byte(call->dout, g.at.weights), biased, call->din != NULL);
+    ox_expert_gather(&g, g.room.rows, at_byte(call->in, g.at.in));
+    ox_expert_activate(&g, g.room.rows);
+    ox_expert_gather(&g, g.room.out, dsum);
+    const bool biased = ox_expert_back_to_bias(&g, dsum, at_byte(call->dout, g.at.weights));
+    ox_expert_back_to_rows(&g, g.room.rows, g.room.out, at_byte(call->dout, g.at.weights), biased, call->din != NULL);
     if (call->din != NULL) { /* something before is trained */
         combine_backward(&g, g.room.out, dsum);
     }
@@ -314,7 +296,7 @@ void ox_experts_backward(const struct ox_node_call *call) {
  */
 enum of_bias { BIAS_ROW, BIAS_EXPERT, BIAS_WEIGHT, BIAS_PLACE, BIAS_PLANES };
 struct rounds {
-    struct room room;
+    struct ox_expert_room room;
     uint64_t own[OX_PLAN_ROUND_PLANES], other[OX_PLAN_ROUND_PLANES], plane, pairs, got, sorted, pair_bytes;
     uint64_t routes, routes_bytes, offsets, weights, bias, biases, bias_bytes, bytes;
 };
@@ -333,7 +315,7 @@ static uint64_t biases_of(const struct ox_shape *shape) {
 static struct rounds rounds_of(const struct ox_shape *shape, bool backward) {
     const uint32_t ranks = ox_shape_experts(shape), experts = mixture_of(shape)->router.experts;
     const uint64_t pairs = ox_pairs_of(shape);
-    struct rounds r = {.room = room_of(shape, backward)};
+    struct rounds r = {.room = ox_expert_room_of(shape, backward)};
     uint64_t end = ox_align_up(r.room.products, PLACE_ALIGN_BYTES);
     r.plane = rows_bytes(pairs, shape->model->config.hidden, ox_real_bytes(shape->compute.real));
     for (uint32_t i = 0; i < (backward ? OX_PLAN_ROUND_PLANES : 1u); i++, end += r.plane) {
@@ -402,7 +384,7 @@ uint32_t ox_experts_parts(const struct ox_list *list, const struct ox_node *node
 
 /* The rank's experts, for the rows of a rank, with the sums of their gradients that are that rank's. */
 struct served {
-    struct group group;
+    struct ox_expert_group group;
     struct ox_node_call call;
     struct ox_stage_weights weights;
 };
@@ -429,13 +411,13 @@ static void serve(const struct ox_node_call *call, const struct rounds *r, bool 
 }
 
 /* Puts numbers of pairs in another order: out[i] = in[order[i]]. */
-static void order_pairs(const struct group *g, void *out, const void *in, const int32_t *order) {
+static void order_pairs(const struct ox_expert_group *g, void *out, const void *in, const int32_t *order) {
     OX_RUN(&g->call->job->run, rows_gather, .out = out, .in = in, .pair_of = order, .rows = ox_pairs_of(g->shape),
            .chosen = 1, .width = 1, .real = OX_REAL_F32);
 }
 
 /* What the rank tells the others for the biases behind their experts, at `to`. */
-static void tell_biased(const struct group *g, const struct rounds *r, unsigned char *to) {
+static void tell_biased(const struct ox_expert_group *g, const struct rounds *r, unsigned char *to) {
     const void *const of_pairs[BIAS_PLACE] = {g->order.place, g->order.experts, g->weights};
     for (int i = 0; i < BIAS_PLACE; i++) { /* the place of the pair at a sorted row is that row */
         order_pairs(g, to + (uint64_t)i * r->pair_bytes, of_pairs[i], g->order.pair_of);
@@ -445,7 +427,7 @@ static void tell_biased(const struct group *g, const struct rounds *r, unsigned 
 }
 
 /* What the rank tells the others of its rows. */
-static void tell_routes(const struct group *g, const struct rounds *r, bool backward) {
+static void tell_routes(const struct ox_expert_group *g, const struct rounds *r, bool backward) {
     struct ox_run *const run = &g->call->job->run;
     unsigned char *const routes = room(g, r->routes + g->shape->experts.at * r->routes_bytes);
     const uint64_t pairs = ox_pairs_of(g->shape), experts = mixture_of(g->shape)->router.experts;
@@ -460,7 +442,7 @@ static void tell_routes(const struct group *g, const struct rounds *r, bool back
 }
 
 /* The biases behind all experts of the stage, in a row; NULL: there are none. */
-static const void *take_biases(const struct group *g, const struct rounds *r) {
+static const void *take_biases(const struct ox_expert_group *g, const struct rounds *r) {
     unsigned char *const biases = room(g, r->biases);
     for (uint32_t rank = 0; rank < ox_shape_experts(g->shape) && r->bias_bytes > 0; rank++) {
         copy_words(&g->call->job->run, biases + rank * r->bias_bytes,
@@ -472,7 +454,7 @@ static const void *take_biases(const struct group *g, const struct rounds *r) {
 /* As back_to_bias, for rows of another rank, which are sorted, and so is what is made of them first. Returns whether
  * there is a bias. */
 static bool back_to_bias_of(const struct served *served, const struct rounds *r, uint32_t rank, uint64_t dout) {
-    const struct group *const g = &served->group;
+    const struct ox_expert_group *const g = &served->group;
     const uint64_t told = r->routes + rank * r->routes_bytes + r->bias;
     if (r->bias_bytes > 0) {
         OX_RUN(&g->call->job->run, combine_bias_backward, .dweights = room(g, r->sorted),
@@ -493,17 +475,17 @@ static void forward_in_rounds(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t ranks = ox_shape_experts(shape);
     const struct rounds r = rounds_of(shape, false);
-    const struct group g = group_of(call, false);
+    const struct ox_expert_group g = group_of(call, false);
     if (call->part == 0) {
-        gather(&g, r.own[0], at_byte(call->in, g.at.in));
+        ox_expert_gather(&g, r.own[0], at_byte(call->in, g.at.in));
         tell_routes(&g, &r, false);
     } else if (call->part <= ranks) {
         const uint32_t round = call->part - 1;
         const uint64_t rows = round == 0 ? r.own[0] : r.other[0];
         struct served served;
         serve(call, &r, false, shape->experts.at ^ round, &served);
-        activate(&served.group, rows);
-        multiply(&served.group, rows, g.room.act, OX_ROLE_EXPERT_DOWN, OX_ROLE_EXPERT_DOWN_BIAS);
+        ox_expert_activate(&served.group, rows);
+        ox_expert_multiply(&served.group, rows, g.room.act, OX_ROLE_EXPERT_DOWN);
     } else {
         combine_forward(&g, r.own[0], take_biases(&g, &r));
     }
@@ -511,7 +493,7 @@ static void forward_in_rounds(const struct ox_node_call *call) {
 
 /* Puts the gradients of what pairs weigh, which each rank has made for its experts' pairs, where they belong. Those of
  * other stages' pairs are there. */
-static void take_pairs(const struct group *g, const struct rounds *r) {
+static void take_pairs(const struct ox_expert_group *g, const struct rounds *r) {
     const struct ox_shape *const shape = g->shape;
     float *const dweights = at_byte(g->call->dout, g->at.weights);
     struct ox_op_rows_gather op = {.out = room(g, r->sorted), .in = dweights, .pair_of = g->order.pair_of,
@@ -536,11 +518,11 @@ static void backward_in_rounds(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t ranks = ox_shape_experts(shape);
     const struct rounds r = rounds_of(shape, true);
-    const struct group g = group_of(call, true);
+    const struct ox_expert_group g = group_of(call, true);
     if (call->part == 0) {
         const void *const dsum = scale_back(&g);
-        gather(&g, r.own[0], at_byte(call->in, g.at.in));
-        gather(&g, r.own[1], dsum);
+        ox_expert_gather(&g, r.own[0], at_byte(call->in, g.at.in));
+        ox_expert_gather(&g, r.own[1], dsum);
         tell_routes(&g, &r, true);
         OX_RUN(&call->job->run, zero, .target = room(&g, r.pairs), .bytes = ranks * r.pair_bytes);
     } else if (call->part <= ranks) {
@@ -548,9 +530,10 @@ static void backward_in_rounds(const struct ox_node_call *call) {
         const uint64_t *const at = round == 0 ? r.own : r.other;
         struct served served;
         serve(call, &r, true, rank, &served);
-        activate(&served.group, at[0]);
+        ox_expert_activate(&served.group, at[0]);
         const bool biased = back_to_bias_of(&served, &r, rank, at[1]);
-        back_to_rows(&served.group, at[0], at[1], room(&g, r.pairs + rank * r.pair_bytes), biased, call->din != NULL);
+        ox_expert_back_to_rows(&served.group, at[0], at[1], room(&g, r.pairs + rank * r.pair_bytes), biased,
+                               call->din != NULL);
     } else if (call->part == ranks + 2) {
         take_pairs(&g, &r);
         combine_backward(&g, r.own[1], scale_of(shape) != 0.0f ? room(&g, g.room.scaled) : call->dout);

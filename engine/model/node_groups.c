@@ -417,6 +417,65 @@ void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_
     }
 }
 
+/* ---- the gate of the expert of all tokens, which is not cut either ---- */
+
+uint64_t ox_gate_group_scratch(const struct ox_shape *shape, const struct ox_node *node) {
+    return ox_align_up(ox_norm_group_scratch(shape, node->in_count, 1), ALIGN_BYTES);
+}
+
+static const void *rows_from(const struct ox_node_call *call, const void *rows, uint64_t first) {
+    const uint64_t elems = first * call->node->in_count;
+    return rows == NULL ? NULL : (const unsigned char *)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+}
+
+void ox_gate_groups_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        const struct ox_own_rows rows = ox_group_rows(shape, g);
+        const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
+        if (rows.count > 0) {
+            OX_RUN(run_of(call), router_forward, .logits = (float *)call->out + begin,
+                   .in = rows_from(call, call->in, begin), .weight = ox_node_weight(call, call->node->role),
+                   .rows = rows.count, .in_count = call->node->in_count, .experts = 1, .real = shape->compute.real);
+        }
+    }
+}
+
+void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_router_backward op) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_op_router_backward all = op;
+    const bool apart = ox_shape_tensors(shape) > 1;
+    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + vectors_at(shape, op.in_count, 1));
+    struct ox_group_sum sum = begin_norm_sum(call, op.in_count, 1);
+    OX_ASSERT(op.experts == 1 && op.dbias == NULL);
+    op.scratch = (unsigned char *)call->scratch + ox_gate_group_scratch(shape, call->node);
+    op.begins = true;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+        const struct ox_own_rows rows = ox_group_rows(shape, g);
+        const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
+        float *const partial = apart ? vectors + (uint64_t)g * op.in_count : ox_group_sum_next(&sum);
+        op.rows = rows.count;
+        op.din = (void *)(uintptr_t)rows_from(call, all.din, begin);
+        op.residual = rows_from(call, all.residual, begin);
+        op.in = rows_from(call, all.in, begin);
+        op.dlogits = all.dlogits + begin;
+        op.dweight = all.dweight == NULL ? NULL : partial;
+        if (rows.count > 0) {
+            OX_THEN(run_of(call)->status, OX_QUEUE(run_of(call)->ops, run_of(call)->lane, router_backward, &op));
+        } else if (all.dweight != NULL) {
+            OX_RUN(run_of(call), zero, .target = partial, .bytes = op.in_count * sizeof(float));
+        }
+        if (all.dweight != NULL && !apart) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (all.dweight != NULL && !apart) {
+        take_sum(call, all.dweight, ox_group_sum_end(&sum), op.in_count);
+    } else if (all.dweight != NULL && call->part == 1) {
+        take_sum(call, all.dweight, add_vectors(call, op.in_count, 1), op.in_count);
+    }
+}
+
 /* ---- the head ---- */
 
 uint64_t ox_loss_group_rooms(const struct ox_shape *shape, const struct ox_node *node, void *base,

@@ -71,6 +71,12 @@ uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint
 uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                   struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
 
+/* The gate of the expert of all tokens: logits of the rank's own rows, by group of rows, and backward, whose gradient
+ * of the weights is a sum over these; the scratch of that beside the operation's own. */
+uint64_t ox_gate_group_scratch(const struct ox_shape *shape, const struct ox_node *node);
+void ox_gate_groups_forward(const struct ox_node_call *call);
+void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_router_backward op);
+
 /* What a loss works in with groups, each of which has a part of the vocabulary. */
 struct ox_loss_rooms {
     struct ox_head_rows rows_of; /* (groups, rows); then the first is that of whole rows */

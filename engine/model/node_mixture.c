@@ -1,7 +1,7 @@
 /* The nodes of a mixture of experts, and what families with one add to attention. The pairs of rows and experts are
  * sorted on the device (kernels/ops_moe.h); nodes behind ROUTE find the order in its first saved value. */
 #include "base/bytes.h"
-#include "engine/model/list.h"
+#include "engine/model/node_groups.h"
 
 static const struct ox_mixture *mixture_of(const struct ox_shape *shape) {
     return &shape->model->config.mixture;
@@ -46,40 +46,52 @@ static void *from_row(const struct ox_node_call *call, const void *rows, uint64_
     return (unsigned char *)(uintptr_t)rows + row * width * ox_real_bytes(call->job->shape->compute.real);
 }
 
-void ox_add_sinks(const struct ox_node_call *call, uint64_t row, uint32_t seq) {
+/* The heads of a group of features. */
+static uint32_t heads_of(const struct ox_node_call *call) {
+    return call->job->shape->model->config.heads / call->list->groups;
+}
+
+void ox_add_sinks(const struct ox_node_call *call, uint32_t features, uint64_t row, uint32_t seq) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_model_config *const config = &shape->model->config;
+    const uint32_t heads = heads_of(call), head_dim = shape->model->config.head_dim, width = heads * head_dim;
     if (has(call, OX_ROLE_SINKS)) {
         OX_RUN(&call->job->run, sinks_forward,
-               .out = from_row(call, call->out, row, (uint64_t)config->heads * config->head_dim),
-               .lse = (float *)call->saved[0] + row * config->heads, .sinks = ox_node_weight(call, OX_ROLE_SINKS),
-               .batch = shape->batch, .seq = seq, .heads = config->heads, .head_dim = config->head_dim,
-               .real = shape->compute.real);
+               .out = from_row(call, ox_node_group(call, call->out, width, features), row, width),
+               .lse = ox_node_group_floats(call, call->saved[0], heads, features) + row * heads,
+               .sinks = ox_node_weight_of(call, OX_ROLE_SINKS, features), .batch = shape->batch, .seq = seq,
+               .heads = heads, .head_dim = head_dim, .real = shape->compute.real);
     }
 }
 
-void ox_add_sinks_backward(const struct ox_node_call *call, uint64_t row, uint32_t seq) {
+void ox_add_sinks_backward(const struct ox_node_call *call, uint32_t features, uint64_t row, uint32_t seq) {
     const struct ox_shape *const shape = call->job->shape;
-    const struct ox_model_config *const config = &shape->model->config;
-    const uint64_t width = (uint64_t)config->heads * config->head_dim;
-    float *const dsinks = ox_node_grad(call, OX_ROLE_SINKS);
+    const uint32_t heads = heads_of(call), head_dim = shape->model->config.head_dim, width = heads * head_dim;
+    float *const dsinks = ox_node_grad_of(call, OX_ROLE_SINKS, features);
     if (dsinks != NULL) {
-        OX_RUN(&call->job->run, sinks_backward, .dsinks = dsinks, .dout = from_row(call, call->dout, row, width),
-               .out = from_row(call, call->out, row, width), .sinks = ox_node_weight(call, OX_ROLE_SINKS),
-               .lse = (const float *)call->saved[0] + row * config->heads, .batch = shape->batch, .seq = seq,
-               .heads = config->heads, .head_dim = config->head_dim, .real = shape->compute.real,
+        OX_RUN(&call->job->run, sinks_backward, .dsinks = dsinks,
+               .dout = from_row(call, ox_node_group(call, call->dout, width, features), row, width),
+               .out = from_row(call, ox_node_group(call, call->out, width, features), row, width),
+               .sinks = ox_node_weight_of(call, OX_ROLE_SINKS, features),
+               .lse = ox_node_group_floats(call, call->saved[0], heads, features) + row * heads,
+               .batch = shape->batch, .seq = seq, .heads = heads, .head_dim = head_dim, .real = shape->compute.real,
                .begins = call->job->begins && row == 0);
     }
 }
 
 /* ---- router ---- */
 
+/* With groups of features such a node is the gate of the expert of all tokens, for the rank's own rows. */
 static uint64_t router_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    return backward ? ox_ops_router_scratch_bytes(&shape->compute, shape->rows, node->out_count) : 0;
+    const uint64_t own = ox_ops_router_scratch_bytes(&shape->compute, shape->rows, node->out_count);
+    return !backward ? 0 : ox_model_groups(&shape->model->config) > 1 ? ox_gate_group_scratch(shape, node) + own : own;
 }
 
 static void router_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
+    if (call->list->groups > 1) {
+        ox_gate_groups_forward(call);
+        return;
+    }
     OX_RUN(&call->job->run, router_forward, .logits = call->out, .in = call->in,
            .weight = ox_node_weight(call, call->node->role), .bias = ox_node_weight(call, bias_of(call->node)),
            .rows = shape->rows, .in_count = call->node->in_count, .experts = call->node->out_count,
@@ -88,11 +100,17 @@ static void router_forward(const struct ox_node_call *call) {
 
 static void router_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, router_backward, .din = call->din, .residual = call->dresidual,
-           .dweight = ox_node_grad(call, call->node->role), .dbias = ox_node_grad(call, bias_of(call->node)),
-           .dlogits = call->dout, .in = call->in, .weight = ox_node_weight(call, call->node->role),
-           .scratch = call->scratch, .rows = shape->rows, .in_count = call->node->in_count,
-           .experts = call->node->out_count, .real = shape->compute.real, .begins = call->job->begins);
+    const struct ox_op_router_backward op = {
+        .din = call->din, .residual = call->dresidual, .dweight = ox_node_grad(call, call->node->role),
+        .dbias = ox_node_grad(call, bias_of(call->node)), .dlogits = call->dout, .in = call->in,
+        .weight = ox_node_weight(call, call->node->role), .scratch = call->scratch, .rows = shape->rows,
+        .in_count = call->node->in_count, .experts = call->node->out_count, .real = shape->compute.real,
+        .begins = call->job->begins};
+    if (call->list->groups > 1) {
+        ox_gate_groups_backward(call, op);
+    } else {
+        OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, router_backward, &op));
+    }
 }
 
 struct ox_pair_order ox_pair_order_of(const struct ox_shape *shape, const void *order) {
@@ -105,44 +123,69 @@ uint64_t ox_pair_order_bytes(const struct ox_shape *shape) {
     return (3 * (uint64_t)ox_pairs_of(shape) + mixture_of(shape)->router.experts + 1) * sizeof(int32_t);
 }
 
-static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    (void)node;
+uint64_t ox_routing_scratch(const struct ox_shape *shape) {
     const uint32_t experts = mixture_of(shape)->router.experts;
     const uint64_t bias = experts * sizeof(float), load = ox_ops_route_load_scratch_bytes(experts);
-    return backward ? 0 : ox_max_u64(bias, ox_max_u64(ox_ops_route_sort_scratch_bytes(shape->rows, experts), load));
+    return ox_max_u64(bias, ox_max_u64(ox_ops_route_sort_scratch_bytes(shape->rows, experts), load));
 }
 
-static void route_forward(const struct ox_node_call *call) {
+static uint64_t route_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)node;
+    return backward ? 0 : ox_routing_scratch(shape);
+}
+
+void ox_route_forward(const struct ox_node_call *call, const struct ox_routed *routed) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_router router = ox_router_of(shape);
-    const struct ox_route_losses *const losses = call->job->losses;
-    const struct ox_pair_order order = ox_pair_order_of(shape, call->saved[0]);
+    const struct ox_pair_order order = routed->order;
     const void *const limbs = ox_node_weight(call, OX_ROLE_CHOICE_BIAS);
     if (limbs != NULL) {
-        OX_RUN(&call->job->run, join_limbs, .out = call->scratch, .in = limbs, .count = router.experts,
+        OX_RUN(&call->job->run, join_limbs, .out = routed->scratch, .in = limbs, .count = router.experts,
                .real = shape->compute.real);
     }
-    OX_RUN(&call->job->run, route_forward, .experts = order.experts, .weights = call->out, .lse = call->saved[1],
-           .logits = call->in, .bias = limbs != NULL ? call->scratch : NULL, .rows = shape->rows, .router = router);
+    OX_RUN(&call->job->run, route_forward, .experts = order.experts, .weights = routed->weights, .lse = routed->lse,
+           .logits = routed->logits, .bias = limbs != NULL ? routed->scratch : NULL, .rows = shape->rows,
+           .router = router);
     OX_RUN(&call->job->run, route_sort, .offsets = order.offsets, .pair_of = order.pair_of, .place = order.place,
-           .experts = order.experts, .scratch = call->scratch, .rows = shape->rows, .chosen = router.chosen,
+           .experts = order.experts, .scratch = routed->scratch, .rows = shape->rows, .chosen = router.chosen,
            .expert_count = router.experts);
+}
+
+void ox_route_report(const struct ox_node_call *call, const struct ox_routed *routed) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_route_losses *const losses = call->job->losses;
     if (losses != NULL && losses->sums) {
-        OX_RUN(&call->job->run, route_load, .load = losses->load, .logits = call->in, .lse = call->saved[1],
-               .experts = order.experts, .counted = losses->counted, .scratch = call->scratch, .rows = shape->rows,
-               .router = router, .begins = true);
+        OX_RUN(&call->job->run, route_load, .load = losses->load, .logits = routed->logits, .lse = routed->lse,
+               .experts = routed->order.experts, .counted = losses->counted, .scratch = routed->scratch,
+               .rows = shape->rows, .router = ox_router_of(shape), .begins = true);
     }
 }
 
-static void route_backward(const struct ox_node_call *call) {
+void ox_route_backward(const struct ox_node_call *call, const struct ox_routed *routed, float *dlogits,
+                       const float *dweights) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_route_losses *const losses = call->job->losses;
-    const struct ox_pair_order order = ox_pair_order_of(shape, call->saved[0]);
-    OX_RUN(&call->job->run, route_backward, .dlogits = call->din, .dweights = call->dout, .logits = call->in,
-           .weights = call->out, .lse = call->saved[1], .experts = order.experts,
+    OX_RUN(&call->job->run, route_backward, .dlogits = dlogits, .dweights = dweights, .logits = routed->logits,
+           .weights = routed->weights, .lse = routed->lse, .experts = routed->order.experts,
            .load = losses == NULL ? NULL : losses->load, .counted = losses == NULL ? NULL : losses->counted,
            .rows = shape->rows, .balance = losses == NULL ? 0.0f : losses->balance,
            .z = losses == NULL ? 0.0f : losses->z, .router = ox_router_of(shape));
+}
+
+static struct ox_routed routed_of(const struct ox_node_call *call) {
+    return (struct ox_routed){.logits = call->in, .weights = call->out, .lse = call->saved[1],
+                              .order = ox_pair_order_of(call->job->shape, call->saved[0]), .scratch = call->scratch};
+}
+
+static void route_forward(const struct ox_node_call *call) {
+    const struct ox_routed routed = routed_of(call);
+    ox_route_forward(call, &routed);
+    ox_route_report(call, &routed);
+}
+
+static void route_backward(const struct ox_node_call *call) {
+    const struct ox_routed routed = routed_of(call);
+    ox_route_backward(call, &routed, call->din, call->dout);
 }
 
 /* ---- experts ---- */
@@ -206,9 +249,10 @@ static void grouped_bare_backward(const struct ox_node_call *call) {
     multiply_backward(call, NULL);
 }
 
-/* Rows of an activation and of its sorted pairs, which the expert of all tokens has not. */
+/* Rows of an activation and of its sorted pairs, which the expert of all tokens has not, but the rows of groups of
+ * features. */
 static uint32_t act_rows(const struct ox_shape *shape, const struct ox_node *node) {
-    return node->order == OX_NO_VALUE ? shape->rows : ox_pairs_of(shape);
+    return node->order == OX_NO_VALUE ? shape->rows * ox_shape_own_features(shape) : ox_pairs_of(shape);
 }
 
 static const int32_t *act_pairs(const struct ox_node_call *call) {
@@ -232,15 +276,21 @@ static void expert_act_backward(const struct ox_node_call *call) {
 
 static void row_gate_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, row_gate_forward, .out = call->out, .in = call->in, .gate = call->pair_weights,
-           .rows = shape->rows, .width = call->node->out_count, .real = shape->compute.real);
+    const uint32_t rows = ox_own_rows_of(shape).count;
+    if (rows > 0) {
+        OX_RUN(&call->job->run, row_gate_forward, .out = call->out, .in = call->in, .gate = call->pair_weights,
+               .rows = rows, .width = call->node->out_count, .real = shape->compute.real);
+    }
 }
 
 static void row_gate_backward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
-    OX_RUN(&call->job->run, row_gate_backward, .din = call->din, .dgate = call->dweights, .dout = call->dout,
-           .in = call->in, .gate = call->pair_weights, .rows = shape->rows, .width = call->node->out_count,
-           .real = shape->compute.real);
+    const uint32_t rows = ox_own_rows_of(shape).count;
+    if (rows > 0) {
+        OX_RUN(&call->job->run, row_gate_backward, .din = call->din, .dgate = call->dweights, .dout = call->dout,
+               .in = call->in, .gate = call->pair_weights, .rows = rows, .width = call->node->out_count,
+               .real = shape->compute.real);
+    }
 }
 
 static void combine_forward(const struct ox_node_call *call) {
@@ -319,7 +369,8 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_CLAMP - OX_NODE_CLAMP] = {.reads = OX_READS_SAVED, .saved_optional = 1, .over = OX_OVER_DOUT,
                                        .forward = clamp_forward, .backward = clamp_backward, .cost = clamp_cost},
     [OX_NODE_ROUTER - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .reads_for_weights = OX_READS_IN, .adds = true,
-                                        .weight_count = 2, .scratch = router_scratch, .forward = router_forward,
+                                        .weight_count = 2, .scratch = router_scratch, .parts = ox_head_norm_group_parts,
+                                        .forward = router_forward,
                                         .backward = router_backward, .cost = router_cost},
     [OX_NODE_ROUTE - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_OUT | OX_READS_SAVED,
                                        .scratch = route_scratch, .forward = route_forward,
@@ -349,6 +400,10 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
                                          .scratch = ox_experts_scratch, .parts = ox_experts_parts,
                                          .forward = ox_experts_forward, .backward = ox_experts_backward,
                                          .cost = ox_experts_cost},
+    [OX_NODE_MIXTURE - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .weight_count = 7,
+                                         .scratch = ox_mixture_groups_scratch, .parts = ox_mixture_groups_parts,
+                                         .forward = ox_mixture_groups_forward,
+                                         .backward = ox_mixture_groups_backward, .cost = ox_mixture_groups_cost},
     [OX_NODE_GROUPED_DOWN - OX_NODE_CLAMP] = {.reads = OX_READS_IN | OX_READS_ORDER,
                                               .reads_for_weights = OX_READS_IN, .may_skip_din = true, .adds = true,
                                               .weight_count = 1, .scratch = ox_grouped_down_scratch,

@@ -175,7 +175,7 @@ void ox_ring_forward(const struct ox_node_call *call) {
         for (uint32_t half = 0; half < 2; half++) {
             attend(call, &step, &shape, half, false);
             if (call->part + 1 == ox_shape_groups(call->job->shape)) {
-                ox_add_sinks(call, half * step.chunk_rows, shape.seq);
+                ox_add_sinks(call, g, half * step.chunk_rows, shape.seq);
             }
         }
     }
@@ -208,7 +208,7 @@ void ox_ring_backward(const struct ox_node_call *call) {
         for (uint32_t half = 0; half < 2; half++) {
             attend(call, &step, &shape, half, true);
             if (call->part == 0) {
-                ox_add_sinks_backward(call, half * step.chunk_rows, shape.seq);
+                ox_add_sinks_backward(call, g, half * step.chunk_rows, shape.seq);
             }
         }
     }

@@ -265,6 +265,8 @@ OX_MUST enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *tra
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
 /* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
  * names what does not go with it. */
+/* OX_E_CONFIG where ranks are to divide experts that the model does not have. */
+OX_MUST enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint32_t ranks);
 /* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'. */
 enum { OX_EXPERTS_AUTO = UINT32_MAX };
 OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks,

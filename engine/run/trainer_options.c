@@ -188,6 +188,7 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     uint32_t per_unit = whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX - 1);
     per_unit = trainer->input.eval_alone || strcmp(text, "auto") == 0 ? OX_EXPERTS_AUTO : per_unit;
+    OX_TRY(ox_trainer_need_experts(&ox_hf_model(trainer->folder)->config, sizes.by_features ? sizes.tensor : 1));
     OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert, &per_unit));
     if (sizes.expert > 1) { /* else the planner may choose */
         snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);

@@ -361,7 +361,7 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
         config->ranks.pipeline_parallel_size = engine->pipe;
         config->ranks.context_parallel_size = engine->contexts;
         config->ranks.tensor_parallel_size = engine->tensors;
-        config->ranks.expert_parallel_size = engine->experts;
+        config->ranks.expert_parallel_size = sizes.by_features ? engine->tensors : engine->experts;
     }
     return OX_OK;
 }

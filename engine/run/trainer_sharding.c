@@ -199,15 +199,18 @@ static void list_possible(uint32_t experts, char *text, size_t bytes) {
     }
 }
 
+enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint32_t ranks) {
+    return ranks <= 1 || model->mixture.router.experts > 0
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: the model (model_type \"%s\") has no "
+                                 "experts; leave it out", ranks, model->family);
+}
+
 enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint32_t *per_unit) {
     const uint32_t experts = model->mixture.router.experts;
     char possible[32];
+    OX_TRY(ox_trainer_need_experts(model, ranks));
     if (ranks <= 1) {
         return OX_OK;
-    }
-    if (experts == 0) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: the model (model_type \"%s\") has no experts; leave it "
-                       "out", ranks, model->family);
     }
     list_possible(experts, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
@@ -226,10 +229,8 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
 
 /* What does not exist with such ranks, in words of options; NULL: all of the run does. */
 static const char *not_over_experts(const struct ox_trainer *trainer) {
-    const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    return strcmp(words->count, "auto") == 0       ? "--ranks auto"
-           : engine->tensors > 1                   ? "--tensor-parallel-size"
+    return strcmp(words->count, "auto") == 0          ? "--ranks auto"
            : words->reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }
 

@@ -50,6 +50,10 @@ uint32_t ox_mesh_at(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis
     return rank / stride_of(mesh, axis) % size_of(mesh, axis);
 }
 
+uint32_t ox_mesh_speaks_for(const struct ox_mesh *mesh, uint32_t rank) {
+    return ox_mesh_at(mesh, rank, OX_AXIS_TENSOR) == 0 ? ox_mesh_at(mesh, rank, OX_AXIS_PIPE) : UINT32_MAX;
+}
+
 struct ox_rank_group ox_mesh_group(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis) {
     const uint32_t stride = stride_of(mesh, axis), at = ox_mesh_at(mesh, rank, axis);
     return (struct ox_rank_group){

@@ -46,6 +46,9 @@ struct ox_rank_group {
 uint32_t ox_mesh_count(const struct ox_mesh *mesh);
 /* Where a rank lies on an axis. */
 uint32_t ox_mesh_at(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis);
+/* The coordinate of the pipeline for which a rank speaks, as the first of those that divide features and else have the
+ * same; UINT32_MAX: another one does. */
+uint32_t ox_mesh_speaks_for(const struct ox_mesh *mesh, uint32_t rank);
 /* The group of a rank on an axis. */
 struct ox_rank_group ox_mesh_group(const struct ox_mesh *mesh, uint32_t rank, enum ox_axis axis);
 /* Whether the groups of an axis have all ranks, so that there is one. */

@@ -173,7 +173,8 @@ static uint64_t ready_at(const struct timing *t, const struct ox_pipe_visit *vis
     const bool pools = visit->backward && model->pooled_doubles > 0;
     const uint64_t last = ox_pipe_entry(model, model->stage_count - 1, model->micro_batches - 1, false);
     const uint64_t end = t->out->end[ox_pipe_entry(model, from, mb_idx, back)];
-    return end == 0 || (pools && t->out->end[last] == 0) ? UINT64_MAX : pools ? ox_max_u64(end, t->out->end[last]) : end;
+    const uint64_t behind = pools ? t->out->end[last] : end;
+    return end == 0 || behind == 0 ? UINT64_MAX : ox_max_u64(end, behind);
 }
 
 /* Lets a coordinate work until it waits for another one; whether it did anything. */

@@ -263,10 +263,11 @@ static void report(struct effects *e, const struct ox_plan_stage *stage) {
     ox_effects_need_buffer(e, OX_USE_LOSS, e->plan->loss_buf);
 }
 
-/* The first head pools what all micro-batches of the step have reported, for every backward. */
-static void pool_reports(struct effects *e) {
-    const bool all = ox_proof_ranks(e->in) > 1;
-    if (e->train && e->in->model.pooled_doubles > 0 && e->task->mb_idx == 0 && !ox_proof_shares_in_pipe(e->in) &&
+/* The first head, or its first phase, pools what all micro-batches of the step have reported, for every backward. */
+static void pool_reports(struct effects *e, bool first) {
+    const bool all = ox_proof_all_ranks(e->in) > 1;
+    first = first && e->task->mb_idx == 0;
+    if (e->train && e->in->model.pooled_doubles > 0 && first && !ox_proof_shares_in_pipe(e->in) &&
         !ox_content_same(e->held[e->plan->loss_buf], ox_content_loads(e, all))) {
         ox_effects_reject(e, "pools reports that are not complete");
     }
@@ -314,7 +315,7 @@ static void head(struct effects *e, uint32_t stage_idx) {
     ox_effects_need(e, OX_USE_X, tier, ox_content(ACT, stage_idx, mb_idx));
     need_batch(e);
     use_scratch(e, &phase, false);
-    pool_reports(e);
+    pool_reports(e, phase.first);
     if ((mb_idx > 0 || !phase.first) &&
         !ox_content_same(e->held[e->plan->loss_buf], ox_content(LOSSES, OX_NONE, mb_idx))) {
         ox_effects_reject(e, "adds to losses of micro-batches that were not computed");

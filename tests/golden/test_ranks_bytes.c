@@ -316,13 +316,18 @@ static uint64_t context_bytes(const struct ox_model_config *model, const struct 
  * / t: in each block rows are gathered before the products with columns and put together behind those with rows, in
  * forward; again in a backward that recomputes all but the last sum; and in backward once more each. The embedding
  * gives its rows to the ranks that have them and takes their gradients; the head gathers rows, has 16 bytes of
- * statistics a row, and sums gradients. Of both vectors of 2 norms a block and of the last one, the gradients of all
- * groups come together. */
-static uint64_t tensor_bytes(const struct divided *by) {
+ * statistics a row, and sums gradients. Of all vectors of 2 norms a block and of the last one, the gradients of all
+ * groups come together. A mixture moves what an MLP does, but that its backward gathers its rows again where
+ * activations are kept; and each rank gives what pairs of row and expert weigh the gradient that its experts have, in
+ * lines of 64 bytes. */
+static uint64_t tensor_bytes(const struct ox_model_config *model, const struct divided *by) {
     const uint64_t others = by->tensors - 1, rows = SEQ / by->contexts, zy = rows * HIDDEN * others / by->tensors;
-    const uint64_t of_block = by->keeps ? 4 * 4 * zy + 4 * 4 * zy : 6 * 4 * zy + 5 * 4 * zy;
-    return BLOCKS * of_block + 2 * 4 * zy + 4 * zy + 4 * zy + 16 * rows * others +
-           (2 * BLOCKS + 1) * 2 * 4 * HIDDEN * others;
+    const bool mixture = model->mixture.router.experts > 0;
+    const uint64_t pairs = mixture ? ox_align_up(4 * rows * model->mixture.router.chosen, 64) * others : 0;
+    const uint64_t of_block = by->keeps ? (mixture ? 5 : 4) * 4 * zy + 4 * 4 * zy : 6 * 4 * zy + 5 * 4 * zy;
+    const uint64_t vectors = model->norm == OX_NORM_LAYER ? 2 : 1;
+    return BLOCKS * (of_block + pairs) + 2 * 4 * zy + 4 * zy + 4 * zy + 16 * rows * others +
+           (2 * BLOCKS + 1) * vectors * 4 * HIDDEN * others;
 }
 
 /* Bytes of routes that a rank gives along the expert axis, in each of E / x stages of a layer: which row each pair is,
@@ -378,12 +383,12 @@ static struct expected expect_divided(const struct harness *harness, const struc
 }
 
 /* What a micro-batch leaves for backward on a rank, in host memory: of every block the rank's rows; and of the experts
- * of its layer, however many stages they are in, once these and what experts read, which pairs are theirs in which
- * order, where they begin, and what they weigh. */
+ * of its layer, where these have stages, however many, once these and what experts read, which pairs are theirs in
+ * which order, where they begin, and what they weigh. */
 static uint64_t checkpoint_bytes(const struct ox_router *router, const struct divided *by) {
     const uint64_t rows = SEQ / by->contexts / by->tensors, act = 4 * HIDDEN * rows, pairs = rows * router->chosen;
     const uint64_t order = ox_align_up(4 * (3 * pairs + router->experts + 1), 64) + ox_align_up(4 * pairs, 64);
-    return by->keeps ? 0 : BLOCKS * (act + (router->experts > 0 ? 2 * act + order : 0));
+    return by->keeps ? 0 : BLOCKS * (act + (by->experts > 1 ? 2 * act + order : 0));
 }
 
 /* Weights and state take 12 bytes of a parameter that a rank has. */
@@ -422,7 +427,7 @@ static void check_divided(const char *config, const struct divided *by) {
     const uint64_t between = 2 * borders_of(&harness) * run.micro_batches * 4 * SEQ * HIDDEN;
     const uint64_t turns = (uint64_t)run.micro_batches / by->data * ranks / by->pipe; /* of micro-batches on ranks */
     const uint64_t routes = BLOCKS * route_bytes(&model->mixture.router, by);
-    const uint64_t acts = BLOCKS * context_bytes(model, by) + tensor_bytes(by) + routes;
+    const uint64_t acts = BLOCKS * context_bytes(model, by) + tensor_bytes(model, by) + routes;
     const uint64_t tokens = BLOCKS * row_bytes(&model->mixture.router, by);
     const uint64_t checkpoints = checkpoint_bytes(&model->mixture.router, by);
     for (uint64_t step = 1; step <= STEPS; step++) {
@@ -459,7 +464,9 @@ static void check_all_divided(const char *dense, const char *mixture) {
     static const struct divided of_mixture[] = {
         {2, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {4, 1, 1, 4, 1, OX_CONTEXT_GATHER, false},
         {4, 1, 1, 2, 1, OX_CONTEXT_GATHER, false}, {2, 2, 1, 2, 1, OX_CONTEXT_GATHER, false},
-        {2, 2, 1, 4, 1, OX_CONTEXT_ULYSSES, false}, {2, 1, 1, 2, 2, OX_CONTEXT_GATHER, false}};
+        {2, 2, 1, 4, 1, OX_CONTEXT_ULYSSES, false}, {2, 1, 1, 2, 2, OX_CONTEXT_GATHER, false},
+        {1, 1, 2, 1, 1, OX_CONTEXT_GATHER, false}, {2, 1, 2, 1, 1, OX_CONTEXT_GATHER, true},
+        {1, 2, 2, 1, 1, OX_CONTEXT_GATHER, false}, {1, 1, 2, 1, 2, OX_CONTEXT_GATHER, false}};
     for (size_t i = 0; i < sizeof of_dense / sizeof *of_dense; i++) {
         check_divided(dense, &of_dense[i]);
     }

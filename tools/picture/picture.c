@@ -35,6 +35,12 @@ static void unit_name(const struct ox_model *model, uint32_t unit_idx, char name
     if (unit->kind == OX_UNIT_EXPERTS) {
         snprintf(name, NAME_BYTES, "experts %u to %u of block %u", unit->expert_first,
                  unit->expert_first + unit->expert_count - 1, unit->layer);
+    } else if (unit->group != OX_NO_GROUP && unit->own != unit_idx) {
+        const int used = snprintf(name, NAME_BYTES, "group %u of %s%s", unit->group, kind, is_block(own) ? "s" : "");
+        if (unit->expert_count > 0) {
+            snprintf(name + used, NAME_BYTES - (size_t)used, ", experts %u to %u", unit->expert_first,
+                     unit->expert_first + unit->expert_count - 1);
+        }
     } else if (unit->own != unit_idx) {
         snprintf(name, NAME_BYTES, "beside %s%s", kind, is_block(own) ? "s" : "");
     } else {
@@ -45,7 +51,8 @@ static void unit_name(const struct ox_model *model, uint32_t unit_idx, char name
 /* Whether two units of a kind lie on every rank alike, so that a row has both. */
 static bool are_alike(const struct ox_picture *p, uint32_t a, uint32_t b) {
     const struct ox_unit *const x = &p->model->units[a], *const y = &p->model->units[b];
-    bool alike = x->kind == y->kind && (x->own == a) == (y->own == b) && x->kind != OX_UNIT_EXPERTS;
+    bool alike = x->kind == y->kind && (x->own == a) == (y->own == b) && x->kind != OX_UNIT_EXPERTS &&
+                 x->group == y->group && x->expert_count == y->expert_count;
     for (uint32_t r = 0; alike && r < p->rank_count; r++) {
         const struct ox_shard *const s = shard_at(p, r, a), *const t = shard_at(p, r, b);
         alike = s->fixed == t->fixed && memcmp(&s->homes, &t->homes, sizeof s->homes) == 0 &&

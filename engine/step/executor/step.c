@@ -162,7 +162,8 @@ static void pool_loads(const struct issue *is, struct ox_run *run) {
     const struct ox_plan_input *const input = &is->rank->plan->input;
     const struct ox_plan_model *const model = &input->model;
     const int loads = ox_task_find_use(is->task, OX_USE_LOSS);
-    const bool first = ox_plan_pipe(input) == 1 ? is->task->kind == OX_TASK_HEAD && is->task->mb_idx == 0
+    const bool begins = is->task->mb_idx == 0 && is->task->phase == 0;
+    const bool first = ox_plan_pipe(input) == 1 ? is->task->kind == OX_TASK_HEAD && begins
                                                 : is->task->kind == OX_TASK_BACKWARD && is->task->uses[loads].write;
     if (is->plan->kind == OX_PLAN_TRAIN && model->pooled_doubles > 0 && first) {
         OX_RUN(run, route_pool, .load = pooled(is), .loads = reports(is) + head_doubles(model),

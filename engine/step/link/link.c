@@ -422,7 +422,8 @@ struct parts {
 /* Goes over what a rank gives of its reports: of each of its micro-batches what its head has left, and its stages. */
 static void copy_given(const struct ox_plan_input *input, uint32_t from, struct parts parts) {
     const struct ox_plan_model *const model = &input->model;
-    const uint32_t at = from / ox_plan_data_ranks(input);
+    const struct ox_mesh mesh = ox_plan_mesh(input);
+    const uint32_t at = ox_mesh_speaks_for(&mesh, from);
     const uint64_t of_head = ox_plan_loss_bytes(model) / sizeof(double);
     uint32_t reporters = 0;
     for (uint32_t i = 0; i < model->stage_count; i++) {
@@ -451,13 +452,13 @@ static void copy_given(const struct ox_plan_input *input, uint32_t from, struct 
 /* In a pipeline a report is in parts, which travel packed. */
 static enum ox_status gather_reports(struct ox_rank *rank, double *reports, bool of_stages) {
     const struct ox_plan_input *const input = &rank->plan->input;
+    const struct ox_mesh mesh = ox_plan_mesh(input);
     struct ox_sums sums = ox_plan_sums(input);
     struct cuts cuts = {{0}};
     for (uint32_t i = 0; i < ox_plan_rank_count(input); i++) {
         sums.rank = i % ox_plan_data_ranks(input);
         cuts.at[i + 1] = cuts.at[i] + ox_sums_count(&sums) *
-                                          ox_plan_given_report_bytes(input, i / ox_plan_data_ranks(input),
-                                                                     of_stages);
+                                          ox_plan_given_report_bytes(input, ox_mesh_speaks_for(&mesh, i), of_stages);
     }
     struct parts parts = {.reports = reports, .of_stages = of_stages};
     parts.packed = rank->reports + cuts.at[input->ranks.idx] / sizeof *reports;

@@ -27,7 +27,7 @@ static void find_experts(const struct ox_model *model, struct ox_routing *routin
         const bool has_some = routes || unit->kind == OX_UNIT_EXPERTS;
         for (uint32_t at = unit_idx; has_some && at != OX_NO_UNIT; at = model->units[at].next) {
             routing->mixture_of[at] = routing->mixtures - 1;
-            routing->expert_first[at] = unit->expert_first;
+            routing->expert_first[at] = model->units[at].expert_first;
         }
     }
 }

@@ -246,6 +246,13 @@ CASES = {
                                 tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2,
                                 initializer_range=0.2),
         "seed": 202, "seq": 6, "batch": 1, "micro_batches": 4, "max_grad_norm": 0.5},
+    "four_qwen2_moe": {  # whatever groups of features divide, with the gate of an expert of all tokens
+        "config": lambda: llama(transformers.Qwen2MoeConfig, vocab_size=61, hidden_size=32, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=4, intermediate_size=24,
+                                tie_word_embeddings=True, num_experts=4, num_experts_per_tok=2,
+                                moe_intermediate_size=12, norm_topk_prob=False,
+                                shared_expert_intermediate_size=20, mlp_only_layers=[0]),
+        "seed": 209, "seq": 13, "batch": 1, "micro_batches": 2, "max_grad_norm": 0.5},
     "qwen3_moe": {  # the layer in the middle has an MLP
         "config": lambda: llama(transformers.Qwen3MoeConfig, vocab_size=67, hidden_size=40, num_hidden_layers=3,
                                 num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=44,

@@ -25,7 +25,7 @@ const char *const golden_cases[] = {"gpt2_b1", "qwen3", "llama_untied_odd", "mis
                                     "lora_llama", "lora_dropout", "lora_table_gpt2",
                                     "lora_gpt2", "lora_phi3", "lora_head", "lora_biases", "lora_olmoe",
                                     "lora_qwen2_moe", "lora_gpt_oss", "lora_dora_gpt2", "eight_qwen3",
-                                    "eight_gpt2", "four_mixtral"};
+                                    "eight_gpt2", "four_mixtral", "four_qwen2_moe"};
 enum { FEW = 26 };
 const size_t golden_case_count = sizeof golden_cases / sizeof *golden_cases;
 

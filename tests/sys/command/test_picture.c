@@ -113,18 +113,19 @@ static void test_pipeline(void) {
     free(page);
 }
 
-/* Each of two ranks has whole experts that the other has not; what crosses is told as a bound. */
-static void test_experts(void) {
+/* Each of two ranks has whole experts that the other has not; what crosses of tokens is told as a bound. */
+static void check_experts(const char *mesh, const char *row_begin, bool tokens) {
     sys_args_begin(&args, "plan");
     sys_args_word(&args, "--model=%s", sys_write_model("mixtral"));
     sys_args_word(&args, "--picture=%s", test_path("page.html"));
-    sys_args_add(&args, "--device cpu --from-scratch --expert-parallel-size 2 --max-seq-length 16 "
-                        "--global-batch-size 2 --batch-size 1");
+    sys_args_add(&args, "--device cpu --from-scratch --max-seq-length 16 --global-batch-size 2 --batch-size 1 "
+                        "--compute-threads 1");
+    sys_args_add(&args, mesh);
     sys_run_well(&args, &process);
     char *const page = files_read("page.html", NULL);
-    const char *const row = strstr(page, "<tr><th>experts 0 to 3 of block 0");
+    const char *const row = strstr(page, row_begin);
     CHECK(row != NULL && count_of(row, strstr(row, "</tr>"), "<td class=\"home\"></td>") == 1);
-    CHECK(strstr(page, "as many as the router chooses") != NULL && strstr(page, "tokens ") != NULL);
+    CHECK((strstr(page, "as many as the router chooses") != NULL && strstr(page, "tokens ") != NULL) == tokens);
     free(page);
 }
 
@@ -140,7 +141,8 @@ static void test_nowhere(void) {
 int main(void) {
     test_pages();
     test_pipeline();
-    test_experts();
+    check_experts("--expert-parallel-size 2", "<tr><th>experts 0 to 3 of block 0", true);
+    check_experts("--mesh tp=2,ep=2", "<tr><th>group 1 of blocks, experts 4 to 7", false);
     test_nowhere();
     return test_end();
 }

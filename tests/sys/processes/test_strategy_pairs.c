@@ -10,11 +10,13 @@ enum { QUICK = 40, HANG_SECONDS = 900 };
 
 #include "tests/kit/run/ranks_processes.inc"
 
-enum model { LLAMA, GPT2, MIXTURE };
+enum model { LLAMA, GPT2, MIXTURE, WHOLE_MIXTURE };
 static const struct family models[] = {
     [LLAMA] = {"llama", "llama", "--dtype fp32"},
     [GPT2] = {"gpt2", "gpt2", "--dtype bf16 --grad-dtype bf16"},
     [MIXTURE] = {"mixtral", "mixtral", "--dtype fp32 --experts-per-unit 2"},
+    [WHOLE_MIXTURE] = {"mixtral in whole blocks", "mixtral",
+                       "--dtype fp32 --router-aux-loss-coef 0.02 --router-z-loss-coef 1e-3"},
 };
 
 /* How a run is started: by threads, or by so many processes. */
@@ -81,6 +83,11 @@ static const struct pair {
      {{0, "--mesh cp=2,tp=2"}, {2, "--mesh cp=2,tp=2"}, {4, "--mesh cp=2,tp=2,pp=2"}}, false},
     {"context, experts", MIXTURE, "--context-groups 2", {0, "--context-parallel-size 2"},
      {{0, "--mesh cp=2,ep=2"}, {2, "--mesh dp=2,cp=2,ep=2"}, {4, "--mesh dp=2,cp=2,ep=4"}}, false},
+    {"tensor, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
+     {{0, "--mesh tp=2,ep=2"}, {2, "--mesh dp=2,tp=2,ep=2"},
+      {0, "--mesh dp=4,tp=2,ep=2 --sharding shard_grad_op --kept-blocks 1"}, {4, "--mesh dp=2,tp=2,ep=2,pp=2"}}, false},
+    {"tensor, experts, context", WHOLE_MIXTURE, "--tensor-groups 2 --context-groups 2", {0, "--ranks 1"},
+     {{0, "--mesh cp=2,tp=2,ep=2"}, {2, "--mesh dp=2,cp=2,tp=2,ep=2"}}, false},
     {"context, shared layers", LLAMA, "--context-groups 2 --share-layers all", {0, "--ranks 1"},
      {{0, "--context-parallel-size 2"}, {2, "--context-parallel-size 2"}}, false},
     /* Sums that ranks round: their bits are those of as many data ranks. */
@@ -117,9 +124,11 @@ static const struct refusal {
     const char *words, *says;
 } refusals[] = {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
-    {MIXTURE, 0, "--mesh tp=2,ep=2", "a mixture of experts, which cannot be cut into groups; leave it out, and let "
-     "ranks divide its experts (--expert-parallel-size) or rows of sequences (--context-parallel-size)"},
-    {MIXTURE, 2, "--mesh dp=2,tp=2,ep=2", "a mixture of experts, which cannot be cut into groups"},
+    {MIXTURE, 0, "--mesh tp=2,ep=2", "--experts-per-unit 2: with --tensor-groups 2 each group has its experts among "
+     "its weights; give --experts-per-unit all"},
+    {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the 2 ranks that divide features "
+     "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
+    {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all", "share-layers"},
     {LLAMA, 0, "--ranks 2 --powersgd-rank 2", "needs several processes; within one, sums are exact"},
     {LLAMA, 2, "--mesh dp=2,tp=2 --powersgd-rank 2", "does not exist with groups of features (--tensor-groups) yet"},

@@ -75,7 +75,8 @@ int main(void) {
     static const struct {
         const char *name;
         uint32_t groups;
-    } placed[] = {{"gpt2_small", 3}, {"llama_tied_gqa", 2}, {"eight_qwen3", 4}, {"eight_gpt2", 8}};
+    } placed[] = {{"gpt2_small", 3}, {"llama_tied_gqa", 2}, {"eight_qwen3", 4}, {"eight_gpt2", 8},
+                {"four_qwen2_moe", 4}};
     for (size_t i = 0; i < golden_case_count; i++) {
         struct golden golden;
         golden_open(golden_cases[i], &golden);

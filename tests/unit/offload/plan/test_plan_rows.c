@@ -24,25 +24,6 @@ struct box {
     struct ox_plan *plans[RANKS_MAX];
 };
 
-/* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. Stages
- * that report, or say who has rows, know nothing of groups. */
-static bool choose(struct plan_sample *s, uint64_t seed) {
-    struct ox_plans plans = {0};
-    plan_sample_draw(s, seed);
-    for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
-        s->model.stages[i].reports = false;
-        s->model.stages[i].routes_bytes = 0;
-        s->model.stages[i].routed_back = 0;
-    }
-    s->in.model.report_doubles = s->in.model.pooled_doubles = 0;
-    s->in.ranks.sum_groups = 1;
-    const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
-    ox_plans_close(&plans);
-    s->in.budget.host_bytes += OX_GIB;
-    s->in.budget.device_bytes += s->in.budget.unified ? 0 : OX_GIB;
-    return fits;
-}
-
 /* Ranks with several groups of rows; with one rank in three cases of four, to see all of them summed in one place. */
 static struct ox_plan_ranks draw_ranks(uint64_t seed) {
     static const uint32_t shapes[][6] = { /* of rows, of batches, groups of rows, of features, groups of features, of
@@ -78,6 +59,27 @@ static struct ox_plan_ranks draw_ranks(uint64_t seed) {
         ranks.micro_batches = ranks.sum_groups * (1 + (uint32_t)plan_sample_number(seed, &counter, 2));
     }
     return ranks;
+}
+
+/* Takes the homes and the placement that the planner chose for one rank, with room for whatever several need. Stages
+ * that say who has rows know nothing of groups, and those that report only of groups of features. */
+static bool choose(struct plan_sample *s, uint64_t seed) {
+    struct ox_plans plans = {0};
+    const bool reports = draw_ranks(seed).tensors > 1;
+    plan_sample_draw(s, seed);
+    for (uint32_t i = 0; i < s->in.model.stage_count; i++) {
+        s->model.stages[i].reports &= reports;
+        s->model.stages[i].routes_bytes = 0;
+        s->model.stages[i].routed_back = 0;
+    }
+    s->in.model.report_doubles = reports ? s->in.model.report_doubles : 0;
+    s->in.model.pooled_doubles = reports ? s->in.model.pooled_doubles : 0;
+    s->in.ranks.sum_groups = 1;
+    const bool fits = ox_placement_choose(&s->in, &s->table, &s->request, &s->setup, &plans) == OX_OK;
+    ox_plans_close(&plans);
+    s->in.budget.host_bytes += OX_GIB;
+    s->in.budget.device_bytes += s->in.budget.unified ? 0 : OX_GIB;
+    return fits;
 }
 
 /* Which group of features each unit is; two in five are none, and so are the first and the last one that is trained:
