@@ -154,7 +154,7 @@ static uint32_t fetch_slice(struct ox_builder *b, uint32_t unit_idx, bool first)
     } else if (home == OX_TIER_NVME) {
         read_weights(b, unit_idx, at);
     }
-    const bool takes_from_host = ox_plan_gathers(b->in, unit_idx) &&
+    const bool takes_from_host = ox_build_rules(b, unit_idx)->gathers &&
                                  ox_build_rules(b, unit_idx)->gather_tier == OX_TIER_HOST;
     const bool is_there = home == b->compute || takes_from_host || (home == OX_TIER_NVME && ox_build_unified(b));
     b->scratch->fetched[unit_idx] = is_there ? at : upload(b, unit_idx, at);
@@ -168,7 +168,7 @@ static uint32_t fetch_weights(struct ox_builder *b, uint32_t unit_idx, bool firs
         return b->scratch->gathered[unit_idx];
     }
     const uint32_t at = fetch_slice(b, unit_idx, first);
-    return ox_plan_gathers(b->in, unit_idx) ? gather_weights(b, unit_idx, at) : at;
+    return ox_build_rules(b, unit_idx)->gathers ? gather_weights(b, unit_idx, at) : at;
 }
 
 /* A kernel's uses of the planes of a stage unit: hi, and where it travels lo, which may lie in the state. */
@@ -178,7 +178,7 @@ static void reads_planes(const struct ox_builder *b, struct ox_task *task, const
     struct ox_use use = {.buf_idx = b->scratch->weights_at[visit->idx][nth], .role = OX_USE_WEIGHTS,
                          .nth = (uint8_t)as, .read = true};
     ox_build_nth_use(task, use);
-    if (reads_state(b, unit_idx) && !ox_plan_gathers(b->in, unit_idx)) {
+    if (reads_state(b, unit_idx) && !ox_build_rules(b, unit_idx)->gathers) {
         use.buf_idx = b->scratch->state_home[unit_idx];
         use.role = OX_USE_STATE;
         ox_build_nth_use(task, use);

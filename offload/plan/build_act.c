@@ -161,7 +161,7 @@ void ox_build_lend(struct ox_builder *b, uint32_t unit_idx, uint32_t at) {
     if (lends(b, unit_idx)) {
         struct ox_task *const task = loan(b, OX_MOVE_WEIGHTS, unit_idx, at, OX_NONE);
         if (ox_build_homes(b, unit_idx)->weights == b->compute && ox_build_rules(b, unit_idx)->lo_in_state &&
-            !ox_plan_gathers(b->in, unit_idx)) {
+            !ox_build_rules(b, unit_idx)->gathers) {
             ox_build_reads(task, b->scratch->state_home[unit_idx], OX_USE_STATE);
         }
         ox_build_count_move(b, task);

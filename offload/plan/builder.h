@@ -57,7 +57,7 @@ static inline const struct ox_unit_rules *ox_build_rules(const struct ox_builder
 }
 /* Whether the rank has the unit, or has it on loan; and whether it computes with a stage's nth unit. */
 static inline bool ox_build_holds(const struct ox_builder *b, uint32_t unit_idx) {
-    return ox_plan_holds(b->in, unit_idx);
+    return ox_build_rules(b, unit_idx)->holds;
 }
 static inline bool ox_build_borrows(const struct ox_builder *b, uint32_t unit_idx) {
     return !ox_build_holds(b, unit_idx) && ox_plan_has_group(b->in, unit_idx) &&

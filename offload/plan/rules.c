@@ -18,7 +18,7 @@ static void rule_update(const struct ox_plan_input *input, uint32_t unit_idx, st
     const struct ox_homes *const homes = &input->table->shards[unit_idx].homes;
     const bool train = !input->model.eval_only, store = input->budget.nvme_bytes > 0;
     const uint32_t grad_idx = input->model.units[unit_idx].grad_idx;
-    out->updated = ox_plan_holds(input, unit_idx);
+    out->updated = out->holds;
     out->state_on_device = homes->state == OX_TIER_DEVICE && train;
     out->sums_on_device = out->state_on_device || (placement->device_sums && !input->budget.unified && train &&
                                                    !ox_plan_adds_at_rest(&input->model.grads[grad_idx]));
@@ -42,6 +42,8 @@ struct ox_unit_rules ox_plan_unit_rules(const struct ox_plan_input *input, uint3
     if (out.cast_bytes == 0 && ox_shard_is_narrow(shard)) {
         out.cast_bytes = ox_real_bytes(precision->activations);
     }
+    out.holds = ox_plan_holds(input, unit_idx);
+    out.gathers = ox_plan_gathers(input, unit_idx);
     out.lo_in_state = out.lo_travels && !input->model.eval_only && homes->weights != OX_TIER_NVME &&
                       homes->state == homes->weights;
     const bool from_host = homes->weights != OX_TIER_DEVICE && ox_plan_shares_host(input);

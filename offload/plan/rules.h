@@ -15,6 +15,8 @@ struct ox_on_drives {
 };
 
 struct ox_unit_rules {
+    bool holds;             /* this rank has the unit, or a slice of it (ox_plan_holds) */
+    bool gathers;           /* ranks have slices of it (ox_plan_gathers) */
     bool updated;           /* by this rank: it holds the unit, and something of it is trained */
     uint32_t cast_bytes;    /* of a weight in the format that blocks read, which CAST makes of the planes; 0: they read
                                hi in place, which nobody does of a narrow unit */
