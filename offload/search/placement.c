@@ -287,6 +287,9 @@ static enum ox_status choose(struct ox_search *s) {
     if (status != OX_OK) {
         return status;
     }
+    if (s->request->rough && ox_search_cannot_fit(s)) { /* nobody reads what would fit */
+        return ox_fail(OX_E_CONFIG, "does not fit: the state of all units is more than the memory there is");
+    }
     ox_search_run(s);
     if (!s->best.fits) {
         return refuse(s);

@@ -419,6 +419,15 @@ static bool fit(struct ox_search *s, const struct ox_candidate *candidate) {
     return short_bytes == 0;
 }
 
+bool ox_search_cannot_fit(const struct ox_search *s) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < s->table->unit_count && !s->in->model.eval_only; i++) {
+        bytes += ox_plan_holds(s->in, i) ? ox_shard_unit_state_bytes(s->table, i) : 0;
+    }
+    return s->in->budget.nvme_bytes == 0 &&
+           bytes > ox_search_budget(s, OX_TIER_HOST) + ox_search_budget(s, OX_TIER_DEVICE);
+}
+
 bool ox_search_is_hopeless(struct ox_search *s, const struct ox_candidate *candidate) {
     s->in->placement = candidate->placement;
     ox_search_farthest_homes(s, candidate->device_units, candidate->device_first);

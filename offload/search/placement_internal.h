@@ -125,6 +125,8 @@ OX_MUST enum ox_status ox_search_check_drives(struct ox_search *s);
 /* Whether the device cannot hold even what needs no plan to be counted: the units that live there, and activations.
  * Most candidates that do not fit are far from it, and building their plans would take most of a search. */
 bool ox_search_is_hopeless(struct ox_search *s, const struct ox_candidate *candidate);
+/* Whether host and device together cannot hold the state of all units, and there is no drive. */
+bool ox_search_cannot_fit(const struct ox_search *s);
 /* Sets homes and builds the training plan. Returns false if it does not fit, and keeps it in `nearest` if no other came
  * nearer. ox_search_fit_eval() checks the evaluation plans too: for the few candidates that are worth it, because these
  * plans seldom need more memory. If they do, fewer planes are moved nearer. */
