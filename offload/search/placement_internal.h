@@ -40,8 +40,8 @@ struct ox_tried {
     struct ox_candidate asked, made;
     bool fits;
     bool honors;    /* steps stay in memory if they could, or the user asked for it; ranks above speed */
-    bool simulated; /* else `seconds` is a lower bound of what was too long already */
-    double seconds; /* of a step */
+    bool settled;   /* simulated, and evaluation fits too, or not; else what `seconds` says was too long already */
+    double seconds; /* of a step; a lower bound, where that was enough */
 };
 
 enum { OX_TRIED_MAX = 12288, OX_TRIED_PLACES = 4 * OX_TRIED_MAX, OX_STARTS_MAX = 48,
@@ -75,6 +75,7 @@ struct ox_search {
     uint32_t tiers_begun;        /* homes of checkpoints that starts were made with */
     uint32_t held;               /* bits by enum ox_choice: choices that a climb must not change */
     bool begun;                  /* all starts were tried */
+    bool seldom;                 /* choices were forced: what is left to try seldom gains */
     bool first;                  /* ends with the first candidate that fits */
     uint64_t effort, effort_max; /* spent so far and at most, in tasks built; a simulated task counts as several */
     uint64_t effort_gained;      /* when all starts were tried, or, if that was later, the best was found */

@@ -21,7 +21,8 @@ static const uint64_t EFFORT_MAX = 12000000, EFFORT_CLIMB = 1400000, EFFORT_FORC
 /* Largest effort of a search whose choice is only compared; and of trying what is next to starts. */
 static const uint64_t EFFORT_ROUGH = 6000000, EFFORT_BESIDE = 2000000;
 /* Such a search ends when its climbs, without finding anything better, have taken this much and half of what was spent
- * before. One whose choice is taken, or told of as advice, goes on, which is worth up to 13 %. */
+ * before. One whose choice is taken, or told of as advice, goes on, which is worth up to 13 %, until choices have been
+ * forced: what comes then gains seldom, and soon or not at all, so it ends after this much without gain. */
 static const uint64_t EFFORT_IDLE = 1500000;
 /* A run whose number of steps is known spends no more on the search than this share of its predicted seconds, of which
  * a task built takes about EFFORT_SECONDS, and at least EFFORT_LEAST: few runs gain more. */
@@ -84,7 +85,10 @@ static struct ox_tried judge(struct ox_search *s, const struct ox_candidate *can
     tried.seconds = ox_search_least_seconds(s);
     tried.made.placement = s->in->placement;
     if (better(&tried, than)) {
-        tried.simulated = true;
+        tried.seconds = ox_search_seconds(s);
+    }
+    if (better(&tried, than)) { /* few come to this, so that plans of evaluation are built for few */
+        tried.settled = true;
         tried.fits = ox_search_fit_eval(s, candidate);
         tried.honors = honors(s);
         if (tried.fits) {
@@ -110,20 +114,20 @@ static bool is_compared(const struct ox_search *s) {
 
 /* Whether the effort is used up: nothing new is tried then. The limit does not apply until one plan fits. */
 static bool is_spent(const struct ox_search *s) {
-    const uint64_t idle = EFFORT_IDLE + s->effort_gained / 2;
-    const bool idles = is_compared(s) && s->begun && s->effort > s->effort_gained + idle;
+    const uint64_t idle = EFFORT_IDLE + (s->seldom ? 0 : s->effort_gained / 2);
+    const bool idles = (s->seldom || (is_compared(s) && s->begun)) && s->effort > s->effort_gained + idle;
     return s->best.fits && (s->first || s->effort >= s->effort_max || idles);
 }
 
 /* Nothing that fits: any candidate that does is better. */
 static const struct ox_tried none_yet = {.fits = false};
 
-/* Judges each candidate once, and again if its bound no longer tells, within the effort allowed. */
+/* Judges each candidate once, and again if what is known of it no longer tells, within the effort allowed. */
 static struct ox_tried try_against(struct ox_search *s, const struct ox_candidate *asked, const struct ox_tried *than) {
     const struct ox_candidate candidate = ox_candidate_plain(s, *asked);
     uint16_t *const place = place_of(s, &candidate);
     struct ox_tried *const known = *place != 0 ? &s->tried[*place - 1] : NULL;
-    if (known != NULL && (known->simulated || !better(known, than))) {
+    if (known != NULL && (known->settled || !better(known, than))) {
         return *known;
     }
     const bool room = known != NULL || s->tried_count < tried_max(s);
@@ -714,11 +718,14 @@ void ox_search_run(struct ox_search *s) {
     /* A climb changes one thing at a time and does not cross a valley; forcing tiers and then single choices puts it
      * on the other side. */
     force_tiers(s, of_tiers);
+    s->seldom = true;
+    s->effort_gained = s->effort;
     for (uint32_t i = 0; i < count && starts[i].seconds < NEAR * s->best.seconds; i++) {
         (void)climb_from(s, &starts[i], EFFORT_MAX);
     }
     climb_best(s);
     struct ox_tried at = s->best;
+    s->effort_gained = s->effort;
     force_each(s, &at);
     climb_from_draws(s);
 }
