@@ -287,8 +287,8 @@ static const struct ox_option options[] = {
              "as many ranks give the same bits; 0: as many as there are ranks"},
     {.name = "tensor-groups", .type = OX_OPT_U64, MEMBER(train.tensor_groups), .min = 0, .max = 1024,
      .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
-     .help = "groups of heads, MLP columns and vocabulary that are computed apart and joined in a fixed tree; 0: as in "
-             "the run that is resumed, or 1"},
+     .help = "groups of heads, MLP columns, experts and vocabulary that are computed apart and joined in a fixed tree; "
+             "0: as in the run that is resumed, or 1"},
     {.name = "context-groups", .type = OX_OPT_U64, MEMBER(train.context_groups), .min = 0, .max = 64,
      .group = group_training, .default_text = "0", .commands = RUN | OX_CMD_EVAL, .bears = OX_BEARS_BITS,
      .help = "groups of rows into which every sequence is cut, each computed and summed by itself, so that up to as "

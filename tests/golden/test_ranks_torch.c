@@ -128,6 +128,6 @@ static void check(const char *path, const char *what, size_t count, double limit
 
 int main(void) {
     check(ranks_path, "way", 10, 2e-6);
-    check(strategies_path, "mesh", 11, 1e-5);
+    check(strategies_path, "mesh", 13, 1e-5);
     return test_end();
 }

@@ -266,7 +266,8 @@ STRATEGY_STEPS, STRATEGY_MICRO_BATCHES = 12, 4
 STRATEGIES = [("llama_tied_gqa", 2, 1, 1, 1, 1), ("mistral_window", 2, 1, 1, 1, 1), ("llama_tied_gqa", 1, 2, 1, 1, 1),
               ("mistral_window", 1, 4, 1, 1, 1), ("llama_tied_gqa", 2, 2, 1, 1, 1), ("mistral_window", 2, 2, 1, 1, 1),
               ("qwen3", 1, 1, 2, 1, 1), ("llama_untied_odd", 1, 1, 2, 1, 1), ("four_mixtral", 1, 1, 1, 2, 2),
-              ("four_mixtral", 1, 1, 1, 4, 4), ("four_mixtral", 1, 1, 1, 4, 2)]
+              ("four_mixtral", 1, 1, 1, 4, 4), ("four_mixtral", 1, 1, 1, 4, 2), ("four_mixtral", 2, 1, 1, 1, 1),
+              ("four_qwen2_moe", 4, 1, 1, 1, 1)]
 STRATEGY_KEYS = ("model", "tensors", "contexts", "pipe", "data", "experts")
 
 

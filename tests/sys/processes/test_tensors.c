@@ -150,6 +150,11 @@ int main(void) {
                                              "--mesh cp=2,tp=2,pp=2 --context-parallel-mode ulysses",
                                              "--cp-size 2 --cp-comm-type a2a", "--mesh dp=2,cp=2,tp=2"};
     change_ranks(&tensors_families[1], "--tensor-groups 2 --context-groups 2", with_rows);
+    static const struct family mixture = {"mixtral with losses of routers", "mixtral",
+                                          "--dtype fp32 --router-aux-loss-coef 0.02"};
+    static const char *const with_experts[5] = {"--mesh tp=2,ep=2", "--ranks 1", "--mesh tp=2,pp=2", "--mesh dp=2",
+                                                "--mesh dp=2,tp=2,ep=2"};
+    change_ranks(&mixture, "--tensor-groups 2", with_experts);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 3);
     return test_end();
