@@ -29,6 +29,7 @@ struct ox_mesh_tried {
     uint32_t chunks;                              /* runs of stages of a coordinate, where interleaved */
     enum ox_pipe_schedule schedule;
     enum ox_sharding sharding;
+    enum ox_context_mode context_mode; /* where several modes may be, set when the mesh is planned */
     struct ox_engine_times sketch;
     bool planned;
     double seconds;               /* of a step, on average; infinite: there is no plan, or it was not looked for */

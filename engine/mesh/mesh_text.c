@@ -25,6 +25,10 @@ static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_
         used += more[i].size > 1 ? snprintf(text + used, SIZES_BYTES - (size_t)used, ",%s=%u", more[i].name,
                                             more[i].size) : 0;
     }
+    if (mesh->context > 1 && mesh->context_mode != OX_CONTEXT_GATHER) {
+        used += snprintf(text + used, SIZES_BYTES - (size_t)used, " %s",
+                         mesh->context_mode == OX_CONTEXT_RING ? "ring" : "ulysses");
+    }
     if (mesh->chunks > 1) {
         snprintf(text + used, SIZES_BYTES - (size_t)used, " x %u", mesh->chunks);
     }

@@ -142,6 +142,7 @@ struct ox_trainer {
     struct ox_engine_plan *plan;     /* until the engine takes it over */
     struct ox_mesh_choice mesh_choice; /* of --mesh auto; zeros where it was not asked */
     bool any_tensor_groups; /* neither options nor a run that is resumed say how many groups of features there are */
+    bool any_context_mode;  /* nor whether keys and values of row groups go round in a ring */
     struct ox_engine *engine;
     struct ox_machine machine;       /* the machine that the plan is made for */
     struct ox_measured measured;     /* how that was measured; its day is "" where it was not */
@@ -242,6 +243,9 @@ OX_MUST enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const
                                                struct ox_prediction *prediction);
 OX_MUST enum ox_status ox_trainer_time_sharding(struct ox_trainer *trainer, enum ox_sharding sharding,
                                                 double *seconds);
+/* Plans a mesh that is set and predicts its steps; with context ranks in each of the modes that may be and have the same
+ * bits, and leaves the faster one. `beats` as in struct ox_mesh_ask. */
+OX_MUST enum ox_status ox_trainer_time_mesh(struct ox_trainer *trainer, struct ox_mesh_tried *mesh, double beats);
 /* Makes trainer->plan for the division whose steps are the fastest, and says why. */
 OX_MUST enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer);
 /* Warns of folders of the run that anyone on the machine may write to. */
@@ -278,6 +282,8 @@ OX_MUST enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer);
 /* Settles how ranks see each other's keys and values. `recorded`: --context-parallel-mode of the run that goes on; 0:
  * none does. */
 void ox_trainer_set_context_mode(struct ox_trainer *trainer, int recorded);
+/* Refuses ranks that cannot divide the heads of attention where the mode asks for it. */
+OX_MUST enum ox_status ox_trainer_check_heads(const struct ox_trainer *trainer);
 OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,
                                                      uint32_t sum_groups);
 /* Refuses dropout of adapters where there is none. */

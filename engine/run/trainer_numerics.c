@@ -259,9 +259,8 @@ void ox_trainer_set_context_mode(struct ox_trainer *trainer, int recorded) {
     enum ox_context_mode *const mode = &trainer->engine_config.context_mode;
     const int said = *given > 0 ? *given : recorded;
     *mode = said > 0 ? (enum ox_context_mode)((said - 1) % OX_CONTEXT_MODE_COUNT) : OX_CONTEXT_GATHER;
-    if (*given == 0 && *mode != OX_CONTEXT_RING) {
-        *mode = OX_CONTEXT_GATHER;
-    }
+    trainer->any_context_mode = *given == 0 && *mode != OX_CONTEXT_RING;
+    *mode = trainer->any_context_mode ? OX_CONTEXT_GATHER : *mode;
     *given = 1 + (int)*mode;
 }
 
@@ -284,8 +283,7 @@ static enum ox_status check_ring(const struct ox_trainer *trainer, uint32_t grou
     return OX_OK;
 }
 
-/* Whether ranks can divide the heads of attention. */
-static enum ox_status check_heads(const struct ox_trainer *trainer) {
+enum ox_status ox_trainer_check_heads(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model *const model = engine->model;
     const uint32_t groups = ox_model_groups(&model->config), heads = model->config.kv_heads / groups;
@@ -352,7 +350,7 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
                        (uint32_t)ox_align_up(seq, 2 * groups));
     }
     *given = groups;
-    OX_TRY(check_heads(trainer));
+    OX_TRY(ox_trainer_check_heads(trainer));
     OX_TRY(check_ring(trainer, groups));
     return check_context_tree(trainer, groups, of_batch, sum_groups);
 }

@@ -653,19 +653,7 @@ static uint32_t list_shardings(void *context, enum ox_sharding *out) {
 }
 
 static enum ox_status time_candidate(void *context, struct ox_mesh_tried *mesh, double beats) {
-    struct ox_trainer *const trainer = ((const struct mesh_start *)context)->trainer;
-    const struct ox_division division = {.sharding = mesh->sharding, .copies = trainer->engine_config.copies};
-    struct ox_prediction prediction;
-    trainer->engine_config.request.beats = beats;
-    const enum ox_status status = ox_trainer_try_division(trainer, &division, &prediction);
-    trainer->engine_config.request.beats = 0;
-    ox_engine_plan_close(&trainer->plan);
-    if (status == OX_OK) {
-        mesh->seconds = prediction.mean_seconds;
-        mesh->binding = prediction.step.binding;
-        mesh->binding_share = prediction.step.binding_share;
-    }
-    return status;
+    return ox_trainer_time_mesh(((const struct mesh_start *)context)->trainer, mesh, beats);
 }
 
 /* What may be: sizes that are given stay, and so do the order of stages and what one reduction by a library needs. */
@@ -700,6 +688,10 @@ static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_t
     trainer->engine_config.request.rough = trainer->engine_config.compares = false;
     words->pipeline_parallel_size = mesh->pipe;
     words->context_parallel_size = mesh->context;
+    if (trainer->any_context_mode) {
+        trainer->engine_config.context_mode = mesh->context_mode;
+        words->context_parallel_mode = 1 + (int)mesh->context_mode;
+    }
     words->tensor_parallel_size = mesh->tensor;
     words->expert_parallel_size = mesh->expert;
     words->pipeline_schedule =

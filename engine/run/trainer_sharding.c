@@ -33,6 +33,42 @@ enum ox_status ox_trainer_time_sharding(struct ox_trainer *trainer, enum ox_shar
     return status;
 }
 
+static enum ox_status time_mode(struct ox_trainer *trainer, struct ox_mesh_tried *mesh, enum ox_context_mode mode,
+                                double beats) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const struct ox_division division = {.sharding = mesh->sharding, .copies = engine->copies};
+    struct ox_prediction prediction;
+    mesh->context_mode = engine->context_mode = mode;
+    engine->request.beats = isfinite(beats) ? beats : 0;
+    const enum ox_status status = ox_trainer_try_division(trainer, &division, &prediction);
+    engine->request.beats = 0;
+    ox_engine_plan_close(&trainer->plan);
+    if (status == OX_OK) {
+        mesh->seconds = prediction.mean_seconds;
+        mesh->binding = prediction.step.binding;
+        mesh->binding_share = prediction.step.binding_share;
+    }
+    return status;
+}
+
+enum ox_status ox_trainer_time_mesh(struct ox_trainer *trainer, struct ox_mesh_tried *mesh, double beats) {
+    struct ox_engine_config *const engine = &trainer->engine_config;
+    const enum ox_status status = time_mode(trainer, mesh, engine->context_mode, beats);
+    struct ox_mesh_tried by_heads = *mesh;
+    if (!trainer->any_context_mode || engine->contexts <= 1 || (status != OX_OK && status != OX_E_CONFIG)) {
+        return status;
+    }
+    engine->context_mode = OX_CONTEXT_ULYSSES;
+    const double least = beats > 0 ? fmin(beats, mesh->seconds) : mesh->seconds;
+    enum ox_status other = ox_trainer_check_heads(trainer);
+    OX_THEN(other, time_mode(trainer, &by_heads, OX_CONTEXT_ULYSSES, least));
+    if (other == OX_OK && by_heads.seconds < 0.99 * mesh->seconds) { /* of two that are as fast the usual one */
+        *mesh = by_heads;
+    }
+    engine->context_mode = mesh->context_mode;
+    return other == OX_OK || other == OX_E_CONFIG ? isfinite(mesh->seconds) ? OX_OK : status : other;
+}
+
 /* Whether weights and state of so many copies, 12 bytes a parameter, may find room in the memory of all ranks. */
 static bool may_fit(const struct ox_trainer *trainer, uint32_t copies) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
