@@ -50,19 +50,23 @@ static bool add_drive(struct variant *v) {
 
 /* Only GPUs are bought in numbers. The order of sums of the current plan stays possible. Copies stay as large. */
 static bool double_ranks(struct ox_engine_config *config) {
+    const uint32_t contexts = (uint32_t)ox_max_u64(config->contexts, 1);
     config->ranks = 2 * (uint32_t)ox_max_u64(1, config->ranks);
     config->copies *= config->copies > 1 ? 2 : 1;
-    config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, config->ranks / ox_max_u64(config->pipe, 1) /
-                                                                   ox_max_u64(config->tensors, 1));
+    const uint64_t of_batch =
+        config->ranks / ox_max_u64(config->pipe, 1) / ox_max_u64(config->tensors, 1) / contexts;
+    config->sum_groups = (uint32_t)ox_max_u64(config->sum_groups, of_batch);
     return config->experts <= 1 && config->device == OX_DEVICE_CUDA && config->ranks <= OX_RANKS_MAX &&
-           config->ranks <= config->micro_batches;
+           of_batch <= config->micro_batches && config->context_groups <= contexts;
 }
 
-/* NCCL takes nothing from host memory, which `shared` gathers from, and adds over all ranks at once. */
+/* NCCL takes nothing from host memory, which `shared` gathers from, and adds over all ranks at once, of which each has
+ * all layers, rows, features and experts. */
 static bool add_by_library(struct ox_engine_config *config) {
     const bool can = config->device == OX_DEVICE_CUDA && config->ranks > 1 && !config->library_sums &&
                      config->sharding != OX_SHARDING_SHARED && config->comm != OX_RANK_COMM_LOCAL &&
-                     config->copies <= 1;
+                     config->copies <= 1 && config->pipe <= 1 && config->context_groups <= 1 && config->tensors <= 1 &&
+                     config->experts <= 1 && config->exchange == OX_EXCHANGE_FP32;
     config->library_sums = true;
     return can;
 }

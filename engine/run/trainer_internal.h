@@ -243,8 +243,8 @@ OX_MUST enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const
                                                struct ox_prediction *prediction);
 OX_MUST enum ox_status ox_trainer_time_sharding(struct ox_trainer *trainer, enum ox_sharding sharding,
                                                 double *seconds);
-/* Plans a mesh that is set and predicts its steps; with context ranks in each of the modes that may be and have the same
- * bits, and leaves the faster one. `beats` as in struct ox_mesh_ask. */
+/* Plans a mesh that is set and predicts its steps; with context ranks in each of the modes that may be and have the
+ * same bits, and leaves the faster one. `beats` as in struct ox_mesh_ask. */
 OX_MUST enum ox_status ox_trainer_time_mesh(struct ox_trainer *trainer, struct ox_mesh_tried *mesh, double beats);
 /* Makes trainer->plan for the division whose steps are the fastest, and says why. */
 OX_MUST enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer);

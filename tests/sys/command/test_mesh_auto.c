@@ -184,6 +184,29 @@ static void check_given(const struct sweep *sweep) {
     json_decref(json);
 }
 
+/* Where heads can be divided, context ranks see each other's keys and values in the way that is faster; a mode that is
+ * given stays. Options that no such mesh has are not advised. */
+static void check_modes(void) {
+    static const struct sweep ways = {
+        "modes", CONFIG(1024, 512, 1024, 4, 8, 8), "--device cuda --dtype bf16 --profile "
+        "docs/profiles/rtx4090-x4-4-drives.json --device-mem 22GiB --host-mem 64GiB --max-seq-length 16384", 4, 1, 0,
+        false};
+    const char *const config_path = files_write_text(ways.name, ways.config);
+    json_t *json = NULL;
+    const double gather = plan_mesh(&ways, config_path, "--mesh cp=4 --context-parallel-mode gather", &json);
+    CHECK(json_is_null(json_object_get(json_object_get(json, "with_more"), "library_sums")));
+    json_decref(json);
+    const double ulysses = plan_mesh(&ways, config_path, "--mesh cp=4 --context-parallel-mode ulysses", &json);
+    json_decref(json);
+    const double chosen = plan_mesh(&ways, config_path, "--mesh auto --context-parallel-size 4", &json);
+    CHECK(ulysses < gather && isfinite(gather) && chosen == ulysses);
+    CHECK(strstr(process.outcome.err, "cp=4 ulysses, context") != NULL);
+    json_decref(json);
+    const double said = plan_mesh(&ways, config_path, "--mesh auto --cp-size 4 --context-parallel-mode gather", &json);
+    CHECK(said == gather && strstr(process.outcome.err, "ulysses") == NULL);
+    json_decref(json);
+}
+
 /* What is chosen for a model and a machine. */
 static const struct {
     const char *config, *words, *chosen;
@@ -208,6 +231,7 @@ int main(void) {
     check(files_write_text("model.json", config_text), "--profile docs/profiles/h200-4-drives.json --device-mem 130GiB "
           "--host-mem 1000GiB --max-seq-length 4096 --batch-size 1 --gradient-accumulation-steps 16", "dp=4,pp=1,");
     check_division("full_shard,", ways, 7);
+    check_modes();
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         if (test_takes(i, 5)) {
             check(files_write_text("model.json", cases[i].config), cases[i].words, cases[i].chosen);
