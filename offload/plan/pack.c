@@ -67,11 +67,10 @@ static int (*const orders[])(const void *a, const void *b) = {by_class, by_size,
 enum { ORDERS = sizeof orders / sizeof *orders };
 
 
-/* Placed items, where they are kept in order of address; those that live beside another are looked for in blocks. */
-enum { BLOCK = 32 };
+/* A placed item, where they are kept in order of address. */
 struct placed {
-    uint64_t begin[SCANNED_MAX + BLOCK], end[SCANNED_MAX + BLOCK];
-    int32_t first[SCANNED_MAX + BLOCK], freed[SCANNED_MAX + BLOCK];
+    uint64_t begin, end;
+    uint32_t first, freed;
 };
 
 /* An arena while it is packed. Placed items are in lists by level, which is the power of two of how long they live, and
@@ -82,7 +81,7 @@ struct packing {
     uint32_t *heads, at[LEVELS], levels[LEVELS]; /* per level: its first list, and the items in its lists */
     uint64_t *beside;                            /* begin and end of what lies beside an item */
     uint64_t steps, steps_least; /* taken so far, and to place all: five for each pair that lives at the same time */
-    struct placed placed;
+    struct placed placed[SCANNED_MAX];
 };
 
 static uint32_t level_of(const struct ox_pack_item *item) {
@@ -155,55 +154,27 @@ static void place_beside(struct packing *p, uint32_t idx) {
     p->levels[level]++;
 }
 
-/* Which of a block of placed items live beside one that has its space from event `first` to `freed`, by bits. */
-static uint32_t beside_of(const struct placed *placed, uint32_t block, int32_t first, int32_t freed) {
-    uint8_t hits[BLOCK];
-    uint32_t bits = 0;
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        hits[i] = (placed->first[block + i] <= freed) & (first <= placed->freed[block + i]);
-    }
-    for (uint32_t i = 0; i < BLOCK; i++) {
-        bits |= (uint32_t)hits[i] << i;
-    }
-    return bits;
-}
-
-static void insert(struct placed *placed, uint32_t at, uint32_t count, const struct ox_pack_item *item) {
-    const uint32_t behind = count - at;
-    memmove(placed->begin + at + 1, placed->begin + at, behind * sizeof *placed->begin);
-    memmove(placed->end + at + 1, placed->end + at, behind * sizeof *placed->end);
-    memmove(placed->first + at + 1, placed->first + at, behind * sizeof *placed->first);
-    memmove(placed->freed + at + 1, placed->freed + at, behind * sizeof *placed->freed);
-    placed->begin[at] = item->begin;
-    placed->end[at] = item->begin + item->bytes;
-    placed->first[at] = (int32_t)item->first;
-    placed->freed[at] = (int32_t)item->freed;
-}
-
 /* Places the item as place_beside does, where all items that were placed before are kept in order of address. */
 static void place_among(struct packing *p, uint32_t idx) {
     struct ox_pack_item *const item = &p->items[idx];
-    struct placed *const placed = &p->placed;
+    struct placed *const placed = p->placed;
     uint64_t at = 0;
-    uint32_t past = idx;
-    for (uint32_t block = 0; block < idx && past == idx; block += BLOCK) {
-        uint32_t bits = beside_of(placed, block, (int32_t)item->first, (int32_t)item->freed);
-        bits &= idx - block < BLOCK ? (1u << (idx - block)) - 1 : ~0u;
-        for (; bits != 0; bits &= bits - 1) {
-            const uint32_t i = block + (uint32_t)__builtin_ctz(bits);
-            if (placed->begin[i] >= at + item->bytes) {
-                past = i;
+    uint32_t past = 0;
+    for (; past < idx; past++) {
+        if (placed[past].first <= item->freed && item->first <= placed[past].freed) {
+            if (placed[past].begin >= at + item->bytes) {
                 break;
             }
-            at = ox_max_u64(at, placed->end[i]);
+            at = ox_max_u64(at, placed[past].end);
         }
     }
     p->steps += past;
-    while (past > 0 && placed->begin[past - 1] > at) {
+    while (past > 0 && placed[past - 1].begin > at) {
         past--;
     }
+    memmove(placed + past + 1, placed + past, (idx - past) * sizeof *placed);
+    placed[past] = (struct placed){.begin = at, .end = at + item->bytes, .first = item->first, .freed = item->freed};
     item->begin = at;
-    insert(placed, past, idx, item);
 }
 
 /* Places the items as they are; returns where they end, or `most` once that is as much, or takes too many steps, which
