@@ -9,7 +9,6 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* Adds a dependency. `dep` is 1 + index of a task of `lane`, 0 = none. A task on its own lane needs none: lanes are
@@ -206,9 +205,20 @@ static void place_by_time(struct space *space) {
     }
 }
 
-static int by_address(const void *a, const void *b) {
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return x < y ? -1 : x > y;
+/* Sorts by steps that shrink by 2.2, after Gonnet: a few hundred addresses, for which a call for each comparison would
+ * take most of the time. */
+static void sort_addresses(uint64_t *addresses, uint32_t count) {
+    for (uint32_t gap = count; gap > 1;) {
+        gap = gap < 3 ? 1 : gap * 5 / 11;
+        for (uint32_t i = gap; i < count; i++) {
+            const uint64_t address = addresses[i];
+            uint32_t k = i;
+            for (; k >= gap && addresses[k - gap] > address; k -= gap) {
+                addresses[k] = addresses[k - gap];
+            }
+            addresses[k] = address;
+        }
+    }
 }
 
 /* Lists the addresses at which packed buffers of the tier begin or end, each once and in order; returns how many. */
@@ -223,7 +233,7 @@ static uint32_t list_bounds(const struct space *space, uint64_t *bounds) {
             bounds[count++] = scratch->packed[buf_idx] + space->full->plan.bufs[buf_idx].bytes;
         }
     }
-    qsort(bounds, count, sizeof *bounds, by_address);
+    sort_addresses(bounds, count);
     for (uint32_t i = 0; i < count; i++) {
         if (apart == 0 || bounds[apart - 1] != bounds[i]) {
             bounds[apart++] = bounds[i];
