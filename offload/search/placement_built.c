@@ -7,12 +7,15 @@
 #include "base/bytes.h"
 #include "base/hash/hash.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 
 /* Effort in tasks built: of simulating a task, and of finding a known plan. */
 enum { SIMULATED_COST = 3, LOOKED_UP_COST = 64 };
 /* Plans that are remembered, and places of the hash table that finds them by key. */
 enum { BUILT_MAX = 8192, PLACE_COUNT = 4 * BUILT_MAX };
+/* Places for simulated times, each with the last one whose key leads there. */
+enum { TIMED_COUNT = 4096 };
 
 struct ox_built {
     uint64_t key;
@@ -20,6 +23,12 @@ struct ox_built {
     uint64_t spool_key;
     uint32_t task_count;
     double least, seconds; /* negative: not computed yet */
+};
+
+/* A simulated time, by all that the simulation reads of a plan. */
+struct timed {
+    uint64_t key;
+    double seconds;
 };
 
 enum { KIND_COUNT = OX_PLAN_EVAL_AFTER_STEP + 1 };
@@ -41,6 +50,7 @@ struct ox_built_table {
     struct held held[KIND_COUNT];
     uint64_t priced; /* the plan whose tasks' needs are known, */
     bool priced_stays; /* and in which kind of step */
+    struct timed timed[TIMED_COUNT];
 };
 
 enum ox_status ox_built_open(uint32_t unit_count, struct ox_built_table **out) {
@@ -204,13 +214,27 @@ double ox_search_least_seconds(struct ox_search *s) {
     return built->least;
 }
 
+/* Simulates the plan that was priced. Many differ in what has no effect on it, as how many chunks are in flight where
+ * none is, and take the time of another one. */
+static double simulated(struct ox_search *s, const struct ox_plan *plan) {
+    uint64_t key = ox_hash64(s->works, plan->task_count * sizeof *s->works, 0);
+    for (uint32_t i = 0; i < plan->task_count; i++) {
+        key = ox_hash64(&plan->tasks[i], offsetof(struct ox_task, uses), key);
+    }
+    struct timed *const timed = &s->built->timed[key % TIMED_COUNT];
+    if (timed->key != key) {
+        *timed = (struct timed){key, ox_sim_known_seconds(s->sim, plan, &s->setup, s->works)};
+    }
+    return timed->seconds;
+}
+
 double ox_search_seconds(struct ox_search *s) {
     struct ox_built *const built = s->built->now[OX_PLAN_TRAIN];
     if (built->seconds < 0) {
         if (s->built->priced != built->key || s->built->priced_stays != s->setup.stays) {
             (void)price(s, built);
         }
-        built->seconds = ox_sim_known_seconds(s->sim, ordered(s), &s->setup, s->works);
+        built->seconds = simulated(s, ordered(s));
         const uint64_t every = s->request->may_stay ? s->request->persist_steps : 1;
         if (s->setup.stays && every > 0) { /* the mean of steps that stay and committed ones */
             struct ox_sim_setup written = s->setup;
