@@ -196,6 +196,8 @@ static void go_on(struct rig *rig, struct harness *harness, struct outcome *outc
     if (info.step > FAULT_STEP) {
         outcome->losses[FAULT_STEP] = rig->expected.losses[FAULT_STEP];
         outcome->norms[FAULT_STEP] = rig->expected.norms[FAULT_STEP];
+        memcpy(outcome->router_losses[FAULT_STEP], rig->expected.router_losses[FAULT_STEP],
+               sizeof outcome->router_losses[FAULT_STEP]);
     } else if (info.step == 0) {
         outcome_close(outcome);
     }
@@ -221,7 +223,7 @@ static uint64_t try_fault(struct rig *rig, uint32_t idx, enum site site, uint64_
     }
     const enum ox_status status = take_step(rig, harness.engine, FAULT_STEP);
     const uint64_t count = visits(rig, rank, site) - before;
-    if (at == NEVER || (site == SITE_COMPUTE && at >= count)) { /* ranks of a pipeline compute more or less often */
+    if (at == NEVER || (!on_drive(site) && at >= count)) { /* some ranks come there less often */
         CHECK(status == OX_OK);
         harness_close(&harness);
         outcome_close(&outcome);
