@@ -333,6 +333,11 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
         return ox_fail(OX_E_CONFIG, "--context-%s %u: does not exist with %s yet; leave one of them out", option,
                        engine->contexts > 1 ? engine->contexts : groups, other);
     }
+    if (seq % (2 * groups) != 0) {
+        return ox_fail(OX_E_CONFIG, "--context-%s %u: %u tokens of --max-seq-length cannot be cut into %u equal parts, "
+                       "two for each group of rows; use --max-seq-length %u", option, groups, seq, 2 * groups,
+                       (uint32_t)ox_align_up(seq, 2 * groups));
+    }
     const uint32_t own = groups / engine->contexts, per_unit = engine->model->config.mixture.per_unit;
     if (own > 1 && per_unit > 0) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %u: does not exist yet where a rank has %u of %u groups of "
@@ -343,11 +348,6 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
         return ox_fail(OX_E_CONFIG, "--context-groups %u: a rank would have %u of the groups of rows, and with "
                        "--tensor-parallel-size each rank has one; give --context-parallel-size %u", groups, own,
                        groups);
-    }
-    if (seq % (2 * groups) != 0) {
-        return ox_fail(OX_E_CONFIG, "--context-%s %u: %u tokens of --max-seq-length cannot be cut into %u equal parts, "
-                       "two for each group of rows; use --max-seq-length %u", option, groups, seq, 2 * groups,
-                       (uint32_t)ox_align_up(seq, 2 * groups));
     }
     *given = groups;
     OX_TRY(ox_trainer_check_heads(trainer));

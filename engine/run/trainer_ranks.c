@@ -394,8 +394,10 @@ static enum ox_status pick_count(struct ox_trainer *trainer, uint32_t of_mesh, u
     OX_THEN(status, any_mesh(trainer) ? OX_OK : ox_trainer_check_tensors(trainer));
     OX_THEN(status, ox_trainer_set_experts(trainer, of_data));
     OX_THEN(status, any_mesh(trainer) ? OX_OK : check_work(trainer, of_data / engine->contexts));
-    OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
-                                                  groups_of(trainer, of_data / engine->contexts)));
+    if (!any_mesh(trainer) || *out == 1) { /* else each mesh is asked for its own */
+        OX_THEN(status, ox_trainer_set_context_groups(trainer, of_data / engine->contexts,
+                                                      groups_of(trainer, of_data / engine->contexts)));
+    }
     OX_THEN(status, check_supported(trainer, *out));
     OX_THEN(status, check_nccl(trainer, *out));
     OX_THEN(status, check_reduction(trainer, of_data));

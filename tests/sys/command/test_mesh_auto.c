@@ -182,6 +182,13 @@ static void check_given(const struct sweep *sweep) {
     CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), "tensor")) == 1);
     CHECK(strstr(process.outcome.err, "no tensor ranks (--tensor-groups 1: --tensor-parallel-size ") != NULL);
     json_decref(json);
+    /* So do groups of rows, which several data ranks do not have each. */
+    CHECK(isfinite(plan_mesh(sweep, config_path, "--mesh auto --context-groups 4 --context-parallel-size 4", &json)));
+    CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), "context")) == 4);
+    json_decref(json);
+    CHECK(!isfinite(plan_mesh(sweep, config_path, "--mesh auto --context-groups 3", &json)));
+    CHECK(strstr(process.outcome.err, "use --max-seq-length 516") != NULL);
+    json_decref(json);
 }
 
 /* Where heads can be divided, context ranks see each other's keys and values in the way that is faster; a mode that is
