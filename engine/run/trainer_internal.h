@@ -271,10 +271,11 @@ OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
  * names what does not go with it. */
 /* OX_E_CONFIG where ranks are to divide experts that the model does not have. */
 OX_MUST enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint32_t ranks);
-/* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'. */
+/* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'.
+ * OX_E_CONFIG where they cannot be, as with several groups of features. */
 enum { OX_EXPERTS_AUTO = UINT32_MAX };
 OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks,
-                                                uint32_t *per_unit);
+                                                uint64_t tensor_groups, uint32_t *per_unit);
 /* Refuses what such ranks cannot do, and sets what they divide. `of_data`: ranks that divide micro-batches. */
 OX_MUST enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data);
 /* Refuses what ranks that divide groups of features cannot do. */

@@ -189,14 +189,15 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     uint32_t per_unit = whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX - 1);
     per_unit = trainer->input.eval_alone || strcmp(text, "auto") == 0 ? OX_EXPERTS_AUTO : per_unit;
     OX_TRY(ox_trainer_need_experts(&ox_hf_model(trainer->folder)->config, sizes.by_features ? sizes.tensor : 1));
-    OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert, &per_unit));
-    if (sizes.expert > 1) { /* else the planner may choose */
-        snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
-    }
     trainer->any_tensor_groups = config->train.tensor_groups == 0 && recorded.tensor_groups == 0;
     const bool by_ranks = config->train.tensor_groups == 0 && recorded.tensor_groups == 0 && sizes.tensor > 1;
     if (config->train.tensor_groups == 0) { /* a resumed run keeps them */
         config->train.tensor_groups = by_ranks ? sizes.tensor : ox_max_u64(recorded.tensor_groups, 1);
+    }
+    OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert,
+                                    config->train.tensor_groups, &per_unit));
+    if (sizes.expert > 1) { /* else the planner may choose */
+        snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
     }
     const enum ox_status status = ox_hf_regroup(trainer->folder, per_unit == OX_EXPERTS_AUTO ? 0 : per_unit,
                                                 (uint32_t)config->train.tensor_groups);

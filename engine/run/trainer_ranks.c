@@ -625,7 +625,8 @@ static enum ox_status set_candidate(void *context, const struct ox_mesh_tried *m
     engine->tensors = mesh->tensor;
     engine->experts = mesh->expert;
     engine->sum_groups = groups_of(trainer, mesh->data);
-    enum ox_status status = ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, mesh->expert, &per_unit);
+    enum ox_status status = ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, mesh->expert,
+                                                     trainer->config.train.tensor_groups, &per_unit);
     if (status == OX_OK) {
         status = regroup(trainer, per_unit);
     } else {

@@ -241,12 +241,18 @@ enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint
                                  "experts; leave it out", ranks, model->family);
 }
 
-enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint32_t *per_unit) {
+enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint64_t tensor_groups,
+                                        uint32_t *per_unit) {
     const uint32_t experts = model->mixture.router.experts;
     char possible[32];
     OX_TRY(ox_trainer_need_experts(model, ranks));
     if (ranks <= 1) {
         return OX_OK;
+    }
+    if (tensor_groups > 1) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: with --tensor-groups %" PRIu64 " each group has its "
+                       "experts among its weights, which --tensor-parallel-size divides; leave it out, or for a new "
+                       "run give --tensor-groups 1", ranks, tensor_groups);
     }
     list_possible(experts, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {

@@ -128,6 +128,8 @@ static const struct refusal {
      "its weights; give --experts-per-unit all"},
     {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the 2 ranks that divide features "
      "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
+    {WHOLE_MIXTURE, 0, "--mesh dp=2,ep=2 --tensor-groups 2", "--expert-parallel-size 2: with --tensor-groups 2 each "
+     "group has its experts among its weights, which --tensor-parallel-size divides; leave it out"},
     {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all", "share-layers"},
     {LLAMA, 0, "--ranks 2 --powersgd-rank 2", "needs several processes; within one, sums are exact"},
