@@ -579,19 +579,26 @@ static const char *newest_choice(const struct ox_trainer *trainer, char text[OX_
 
 /* Refuses ranks that divide the stores of several processes in another way. */
 static enum ox_status check_ranks(const struct ox_trainer *trainer) {
+    const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t processes = ox_team_count(trainer->team), ranks = ox_trainer_recorded_ranks(trainer, processes);
-    const uint32_t pipe = ox_trainer_recorded_pipe(trainer);
+    const struct ox_mesh_sizes recorded = ox_trainer_recorded_mesh(trainer);
+    const struct {
+        const char *option, *before, *behind;
+        uint32_t own, recorded;
+    } sizes[] = {{"--pipeline-parallel-size", "by a pipeline of ", "", engine->pipe, recorded.pipe},
+                 {"--tensor-parallel-size", "by ", " tensor ranks", engine->tensors, recorded.tensor},
+                 {"--expert-parallel-size", "by ", " expert ranks", engine->experts, recorded.expert},
+                 {"--ranks", "among ", " ranks", engine->ranks, ranks}};
     char choice[OX_PATH_BYTES];
-    if (processes > 1 && pipe != trainer->engine_config.pipe) {
-        return ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: the stores of the run's %u processes are divided by "
-                       "a pipeline of %u; give --pipeline-parallel-size %u, or name a checkpoint to go on from: %s",
-                       trainer->engine_config.pipe, processes, pipe, pipe, newest_choice(trainer, choice));
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && processes > 1; i++) {
+        if (sizes[i].own != sizes[i].recorded) {
+            return ox_fail(OX_E_CONFIG, "%s %u: the stores of the run's %u processes are divided %s%u%s; give %s %u, "
+                           "or name a checkpoint to go on from: %s", sizes[i].option, sizes[i].own, processes,
+                           sizes[i].before, sizes[i].recorded, sizes[i].behind, sizes[i].option, sizes[i].recorded,
+                           newest_choice(trainer, choice));
+        }
     }
-    return processes == 1 || ranks == trainer->engine_config.ranks
-               ? OX_OK
-               : ox_fail(OX_E_CONFIG, "--ranks %u: the stores of the run's %u processes are divided among %u ranks; "
-                         "give --ranks %u, or name a checkpoint to go on from: %s",
-                         trainer->engine_config.ranks, processes, ranks, ranks, newest_choice(trainer, choice));
+    return OX_OK;
 }
 
 bool ox_run_is_released(const struct ox_trainer *trainer) {

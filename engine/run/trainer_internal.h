@@ -3,6 +3,7 @@
 #define OX_ENGINE_TRAINER_INTERNAL_H
 
 #include "base/file.h"
+#include "engine/config/mesh_words.h"
 #include "engine/run/host_memory.h"
 #include "engine/run/predict.h"
 #include "engine/report/experts.h"
@@ -429,8 +430,8 @@ OX_MUST enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer);
 int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_model *model);
 /* The ranks of that run, which had so many processes. */
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes);
-/* And in how many coordinates its pipeline divided the layers. */
-uint32_t ox_trainer_recorded_pipe(const struct ox_trainer *trainer);
+/* And how many of them divided its layers, features and experts, at least 1 each. */
+struct ox_mesh_sizes ox_trainer_recorded_mesh(const struct ox_trainer *trainer);
 
 /* Chooses how units that are frozen are kept: for a run that begins by the weights that it begins with, for one that is
  * resumed as run.json has it of the run that it goes on from, where that is known and the unit is still frozen; else

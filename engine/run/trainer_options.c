@@ -241,11 +241,16 @@ int32_t ox_trainer_kept_stages(const struct ox_config *config, const struct ox_m
     return is_auto ? -1 : count;
 }
 
-uint32_t ox_trainer_recorded_pipe(const struct ox_trainer *trainer) {
+struct ox_mesh_sizes ox_trainer_recorded_mesh(const struct ox_trainer *trainer) {
     struct ox_config *const record = load_resumed(trainer);
-    const uint64_t pipe = record != NULL ? record->ranks.pipeline_parallel_size : 1;
+    const struct ox_config_ranks none = {0}, *const said = record != NULL ? &record->ranks : &none;
+    const uint64_t tensor = ox_max_u64(said->tensor_parallel_size, 1);
+    const struct ox_mesh_sizes sizes = {
+        .pipe = (uint32_t)ox_max_u64(said->pipeline_parallel_size, 1), .tensor = (uint32_t)tensor,
+        .expert = tensor > 1 ? 1 : (uint32_t)ox_max_u64(said->expert_parallel_size, 1),
+        .by_features = tensor > 1 && said->expert_parallel_size > 1};
     free(record);
-    return (uint32_t)ox_max_u64(pipe, 1);
+    return sizes;
 }
 
 uint32_t ox_trainer_recorded_ranks(const struct ox_trainer *trainer, uint32_t processes) {

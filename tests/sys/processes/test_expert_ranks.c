@@ -237,7 +237,9 @@ int main(void) {
     static const char *const ranks[5] = {"--expert-parallel-size 2", "--mesh dp=4,ep=2", "--expert-parallel-size 4",
                                          "--ranks 1", "--mesh ep=2,pp=2"};
     change_ranks(&experts_families[0], "", ranks);
-    go_on_from_stores(&experts_families[0], "", "--mesh dp=4,ep=2 --state-tier nvme"); /* slices in two stores */
+    go_on_from_stores(&experts_families[0], "", "--mesh dp=4,ep=2 --state-tier nvme", /* slices in two stores */
+                      "--expert-parallel-size 1: the stores of the run's 2 processes are divided by 2 expert ranks; "
+                      "give --expert-parallel-size 2");
     go_on_from_checkpoints(&experts_families[0]);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 0);

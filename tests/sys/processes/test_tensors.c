@@ -145,7 +145,9 @@ int main(void) {
     static const char *const ranks[5] = {"--tensor-parallel-size 2", "--ranks 1", "--mesh dp=2,tp=2", "--mesh dp=2",
                                          "--mesh tp=2,pp=2"};
     change_ranks(&tensors_families[0], "--tensor-groups 2", ranks);
-    go_on_from_stores(&tensors_families[0], "--tensor-groups 2", "--tensor-parallel-size 2 --state-tier nvme");
+    go_on_from_stores(&tensors_families[0], "--tensor-groups 2", "--tensor-parallel-size 2 --state-tier nvme",
+                      "--tensor-parallel-size 1: the stores of the run's 2 processes are divided by 2 tensor ranks; "
+                      "give --tensor-parallel-size 2");
     static const char *const with_rows[5] = {"--mesh cp=2,tp=2 --tensor-groups 2 --context-groups 2", "--ranks 1",
                                              "--mesh cp=2,tp=2,pp=2 --context-parallel-mode ulysses",
                                              "--cp-size 2 --cp-comm-type a2a", "--mesh dp=2,cp=2,tp=2"};
