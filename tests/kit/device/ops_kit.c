@@ -42,7 +42,8 @@ struct worst {
     enum ox_real real;
     double error, tolerance;
 };
-static struct worst worst_list[64];
+enum { WORST_MAX = 256 };
+static struct worst worst_list[WORST_MAX];
 static int worst_count;
 
 
@@ -335,6 +336,10 @@ void check_error_in(enum ox_real real, const char *what, double error, double to
     int at = 0;
     while (at < worst_count && (strcmp(worst_list[at].what, what) != 0 || worst_list[at].real != real)) {
         at++;
+    }
+    if (at == WORST_MAX) {
+        printf("too many named quantities\n");
+        exit(1);
     }
     if (at == worst_count) {
         worst_list[worst_count++] = (struct worst){.what = what, .real = real};
