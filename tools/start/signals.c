@@ -36,7 +36,9 @@ static void on_stop(int signal_number) {
         (void)ignored;
         _exit(128 + signal_number);
     }
-    events.stop = events.stop != 0 ? events.stop : signal_number;
+    if (events.stop == 0) {
+        __atomic_store_n(&events.stop, signal_number, __ATOMIC_RELAXED); /* other threads look at it */
+    }
 }
 
 static void on_save(int signal_number) {

@@ -587,7 +587,10 @@ static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *pla
  * others waiting. */
 static bool stops(const struct ox_rank *rank) {
     const struct ox_step_input *const input = rank->step.input;
-    return rank->comm != NULL ? rank->step.stopped : input->stop != NULL && *input->stop != 0;
+    if (rank->comm != NULL) {
+        return rank->step.stopped;
+    }
+    return input->stop != NULL && __atomic_load_n(input->stop, __ATOMIC_RELAXED) != 0;
 }
 
 /* Waits for the norm, and decides whether the step is skipped. Without overlap the optimizer follows. */

@@ -163,7 +163,8 @@ static enum ox_status different(uint32_t rank, const char *what) {
 }
 
 static bool asks_stop(const struct ox_rank *rank) {
-    return rank->step.input->stop != NULL && *rank->step.input->stop != 0;
+    const volatile sig_atomic_t *const stop = rank->step.input->stop; /* a handler writes it in another thread */
+    return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
 }
 
 /* What all ranks must begin a step with. */
