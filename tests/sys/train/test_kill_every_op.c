@@ -29,7 +29,7 @@ enum { STRIDE_IN_MEMORY = 1, STRIDE_ON_DRIVE = 24, QUICK_IN_MEMORY = 80, QUICK_O
         {"persist-steps", "3"}
 static const char *const speculative[][2] = {SPLIT("140KiB"), {"store-generations", "3"},
     {"optimizer-overlap", "speculative"}, {"max-grad-norm", "1000"}, {NULL, NULL}};
-static const char *const held[][2] = {SPLIT("104KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
+static const char *const held[][2] = {SPLIT("96KiB"), {"optimizer-overlap", "held"}, {NULL, NULL}};
 static const char *const frozen[][2] = {{"freeze", "embed,model.layers.0.mlp.up_proj.weight"}, {"dtype", "fp16"},
     {"initial-scale-power", "4"}, {NULL, NULL}};
 static const char *const mixture[][2] = {{"experts-per-unit", "8"}, {"router-bias-update-rate", "0.05"},
