@@ -350,7 +350,7 @@ uint64_t ox_pair_order_bytes(const struct ox_shape *shape);
 
 /* What passes of some of a block's experts do, whatever unit or group of features these are in (node_experts.c).
  *
-Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
+ * Places within the scratch: rows of all pairs, of which a group has some. `wide` is gate and up, whose gradient
  * replaces them; what goes into the experts and what comes out of them share `rows` in forward. `scaled`, where blocks
  * scale what they add, has the sum in forward, and its gradient in backward. `products` is last, because its bytes
  * follow from the threads of a rank. */
@@ -474,6 +474,8 @@ void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backwar
 
 /* Attention as the model of the shape computes it. */
 struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window);
+/* Of the heads of a group of features, or of those that the rank has of it. */
+struct ox_attention_shape ox_group_attention_of(const struct ox_shape *shape, uint32_t window);
 
 #ifdef __cplusplus
 }

@@ -259,8 +259,7 @@ struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, ui
                                        .cap = (float)config->attention_cap};
 }
 
-/* Attention of the heads of a group of features, or of those that the rank has of it. */
-static struct ox_attention_shape group_attention(const struct ox_shape *shape, uint32_t window) {
+struct ox_attention_shape ox_group_attention_of(const struct ox_shape *shape, uint32_t window) {
     struct ox_attention_shape attention = ox_attention_shape_of(shape, window);
     attention.heads /= groups_of(shape) * ox_shape_head_ranks(shape);
     attention.kv_heads /= groups_of(shape) * ox_shape_head_ranks(shape);
@@ -268,7 +267,7 @@ static struct ox_attention_shape group_attention(const struct ox_shape *shape, u
 }
 
 static uint64_t attend_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    const struct ox_attention_shape attention = group_attention(shape, node->window);
+    const struct ox_attention_shape attention = ox_group_attention_of(shape, node->window);
     (void)backward;
     return ox_ops_attention_scratch_bytes(&shape->compute, &attention);
 }
@@ -287,7 +286,7 @@ static void attend_cached(const struct ox_node_call *call, const struct ox_cache
 
 static void attend_forward(const struct ox_node_call *call) {
     const struct ox_unit_job *const job = call->job;
-    const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
+    const struct ox_attention_shape attention = ox_group_attention_of(job->shape, call->node->window);
     const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
     const uint32_t width = qkv_width(job->shape) / groups;
     OX_ASSERT(job->cache == NULL || groups == 1);
@@ -315,7 +314,7 @@ static void attend_backward(const struct ox_node_call *call) {
         ox_attend_group_backward(call);
         return;
     }
-    const struct ox_attention_shape attention = group_attention(job->shape, call->node->window);
+    const struct ox_attention_shape attention = ox_group_attention_of(job->shape, call->node->window);
     const uint32_t groups = call->list->groups, out_width = attention.heads * attention.head_dim;
     const uint32_t width = qkv_width(job->shape) / groups;
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
@@ -571,7 +570,7 @@ static struct half half_of(const struct ox_node_call *call, uint32_t group, uint
     const bool whole = ox_node_is_whole(shape, call->node);
     const int32_t *const documents = whole ? call->job->all_documents : call->job->documents;
     const uint32_t number = whole ? group : shape->groups.first + group, chunks = 2 * shape->groups.all;
-    struct half half = {.shape = group_attention(shape, call->node->window), .features = features};
+    struct half half = {.shape = ox_group_attention_of(shape, call->node->window), .features = features};
     const uint32_t kv_width = 2 * half.shape.kv_heads * half.shape.head_dim;
     half.shape.seq = shape->seq / chunks;
     half.row = (whole ? (uint64_t)group * shape->rows : 0) + (uint64_t)nth * half.shape.batch * half.shape.seq;

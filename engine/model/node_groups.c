@@ -346,6 +346,15 @@ static const float *add_vectors(const struct ox_node_call *call, uint32_t cols, 
     return all;
 }
 
+/* Ends the sum of what groups have made, with several ranks of what lies in their vectors; NULL: not yet together. */
+static const float *end_vectors(const struct ox_node_call *call, struct ox_group_sum *sum, uint32_t cols,
+                                uint32_t vectors) {
+    if (ox_shape_tensors(call->job->shape) == 1) {
+        return ox_group_sum_end(sum);
+    }
+    return call->part == 0 ? NULL : add_vectors(call, cols, vectors);
+}
+
 /* The rows of one group, which lie among those of the rank. */
 static struct ox_op_norm_backward norm_of_group(const struct ox_node_call *call, const struct ox_op_norm_backward *all,
                                                 uint32_t group, float *partial) {
@@ -385,12 +394,11 @@ void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_
             ox_group_sum_add(&sum);
         }
     }
-    if (apart && call->part == 0) {
-        return;
+    const float *const total = end_vectors(call, &sum, op.cols, vectors);
+    if (total != NULL) {
+        take_sum(call, op.dgain, total, op.cols);
+        take_sum(call, op.dbias, total + (vectors - 1) * (uint64_t)op.cols, op.cols);
     }
-    const float *const total = apart ? add_vectors(call, op.cols, vectors) : ox_group_sum_end(&sum);
-    take_sum(call, op.dgain, total, op.cols);
-    take_sum(call, op.dbias, total + (vectors - 1) * (uint64_t)op.cols, op.cols);
 }
 
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op) {
@@ -410,10 +418,9 @@ void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_
             ox_group_sum_add(&sum);
         }
     }
-    if (all.dgain != NULL && !apart) {
-        take_sum(call, all.dgain, ox_group_sum_end(&sum), all.head_dim);
-    } else if (all.dgain != NULL && call->part == 1) {
-        take_sum(call, all.dgain, add_vectors(call, all.head_dim, 1), all.head_dim);
+    const float *const total = all.dgain == NULL ? NULL : end_vectors(call, &sum, all.head_dim, 1);
+    if (total != NULL) {
+        take_sum(call, all.dgain, total, all.head_dim);
     }
 }
 
@@ -469,10 +476,9 @@ void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_route
             ox_group_sum_add(&sum);
         }
     }
-    if (all.dweight != NULL && !apart) {
-        take_sum(call, all.dweight, ox_group_sum_end(&sum), op.in_count);
-    } else if (all.dweight != NULL && call->part == 1) {
-        take_sum(call, all.dweight, add_vectors(call, op.in_count, 1), op.in_count);
+    const float *const total = all.dweight == NULL ? NULL : end_vectors(call, &sum, op.in_count, 1);
+    if (total != NULL) {
+        take_sum(call, all.dweight, total, op.in_count);
     }
 }
 

@@ -29,10 +29,7 @@ static uint64_t kv_elems(const struct ox_shape *shape) {
 }
 /* Attention of a chunk's queries and keys, in one group of features. */
 static struct ox_attention_shape chunk_attention(const struct ox_shape *shape, const struct ox_node *node) {
-    const uint32_t groups = ox_model_groups(&shape->model->config);
-    struct ox_attention_shape attention = ox_attention_shape_of(shape, node->window);
-    attention.heads /= groups;
-    attention.kv_heads /= groups;
+    struct ox_attention_shape attention = ox_group_attention_of(shape, node->window);
     attention.seq /= 2 * ox_shape_groups(shape);
     return attention;
 }
@@ -44,10 +41,10 @@ struct rooms {
 };
 static struct rooms rooms_of(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     const uint64_t elems = kv_elems(shape) * ox_shape_own_features(shape);
-    struct ox_attention_shape attention = chunk_attention(shape, node);
-    const uint64_t of_chunk = ox_ops_attention_chunk_scratch_bytes(&shape->compute, &attention);
-    attention.seq = shape->seq;
-    const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &attention);
+    const struct ox_attention_shape whole = ox_group_attention_of(shape, node->window);
+    const struct ox_attention_shape chunk = chunk_attention(shape, node);
+    const uint64_t scratch = ox_ops_attention_scratch_bytes(&shape->compute, &whole);
+    const uint64_t of_chunk = ox_ops_attention_chunk_scratch_bytes(&shape->compute, &chunk);
     struct rooms rooms = {.first = ox_align_up(ox_max_u64(scratch, of_chunk), ALIGN_BYTES),
                           .kv_bytes = elems * ox_real_bytes(shape->compute.real)};
     rooms.bytes = rooms.kv_bytes + (backward ? elems * sizeof(float) : 0);

@@ -268,8 +268,6 @@ OX_MUST enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *tra
 /* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
  * does not go with it. */
 OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
-/* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
- * names what does not go with it. */
 /* OX_E_CONFIG where ranks are to divide experts that the model does not have. */
 OX_MUST enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint32_t ranks);
 /* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'.
@@ -286,6 +284,8 @@ OX_MUST enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer);
 void ox_trainer_set_context_mode(struct ox_trainer *trainer, int recorded);
 /* Refuses ranks that cannot divide the heads of attention where the mode asks for it. */
 OX_MUST enum ox_status ox_trainer_check_heads(const struct ox_trainer *trainer);
+/* Sets into how many groups of rows sequences are cut. `of_batch`: ranks with micro-batches of their own; OX_E_CONFIG
+ * names what does not go with it. */
 OX_MUST enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_t of_batch,
                                                      uint32_t sum_groups);
 /* Refuses dropout of adapters where there is none. */
