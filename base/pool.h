@@ -6,11 +6,20 @@
 #include "base/nodes.h"
 #include "base/status.h"
 
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Whether a flag that asks for an end is raised; NULL: never. In any thread, while the handler of a signal raises it in
+ * another, with __atomic_store_n. */
+static inline bool ox_is_raised(const volatile sig_atomic_t *flag) {
+    return flag != NULL && __atomic_load_n(flag, __ATOMIC_RELAXED) != 0;
+}
 
 /* Processors online, at least 1: the default number of threads. */
 uint32_t ox_processor_count(void);

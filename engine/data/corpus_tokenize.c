@@ -524,7 +524,7 @@ static enum ox_status run_all(struct run *run) {
         if (status != OX_OK || run->job_count[run->turn] == 0) {
             break;
         }
-        if (stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0) {
+        if (ox_is_raised(stop)) {
             return ox_fail(OX_E_ABORTED, "%s: was not tokenized, because the run was stopped", run->work->path);
         }
         atomic_store(&run->next_job, 0);

@@ -2,6 +2,7 @@
 #include "engine/jinja/ast_internal.h"
 
 #include "base/assert.h"
+#include "base/pool.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -131,7 +132,7 @@ bool ox_ji_spend(struct run *run, uint64_t steps) {
         return ox_ji_fail(run, "the template takes more than %llu steps", (unsigned long long)run->limits.steps_max);
     }
     run->steps += steps;
-    if (run->input != NULL && run->input->stop != NULL && *run->input->stop != 0) {
+    if (run->input != NULL && ox_is_raised(run->input->stop)) {
         run->stopped = true;
         return ox_ji_fail(run, "the rendering was stopped");
     }

@@ -37,7 +37,7 @@ static void on_stop(int signal_number) {
         _exit(128 + signal_number);
     }
     if (events.stop == 0) {
-        __atomic_store_n(&events.stop, signal_number, __ATOMIC_RELAXED); /* other threads look at it */
+        __atomic_store_n(&events.stop, signal_number, __ATOMIC_RELAXED); /* ox_is_raised */
     }
 }
 

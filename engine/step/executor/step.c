@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/pool.h"
 
 #include <string.h>
 
@@ -587,10 +588,7 @@ static enum ox_status issue_task(struct ox_rank *rank, const struct ox_plan *pla
  * others waiting. */
 static bool stops(const struct ox_rank *rank) {
     const struct ox_step_input *const input = rank->step.input;
-    if (rank->comm != NULL) {
-        return rank->step.stopped;
-    }
-    return input->stop != NULL && __atomic_load_n(input->stop, __ATOMIC_RELAXED) != 0;
+    return rank->comm != NULL ? rank->step.stopped : ox_is_raised(input->stop);
 }
 
 /* Waits for the norm, and decides whether the step is skipped. Without overlap the optimizer follows. */

@@ -5,6 +5,7 @@
 
 #include "base/assert.h"
 #include "base/bytes.h"
+#include "base/pool.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -163,8 +164,7 @@ static enum ox_status different(uint32_t rank, const char *what) {
 }
 
 static bool asks_stop(const struct ox_rank *rank) {
-    const volatile sig_atomic_t *const stop = rank->step.input->stop; /* a handler writes it in another thread */
-    return stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+    return ox_is_raised(rank->step.input->stop);
 }
 
 /* What all ranks must begin a step with. */

@@ -486,7 +486,7 @@ enum ox_status ox_rank_load_unit(struct ox_rank *rank, uint32_t unit_idx, uint64
         const uint32_t slot = i % ahead;
         ox_transfers_wait(&rank->chunk_slots.transfers, slot);
         status = ox_transfers_status(&rank->chunk_slots.transfers);
-        if (status == OX_OK && stop != NULL && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0) {
+        if (status == OX_OK && ox_is_raised(stop)) {
             status = ox_fail(OX_E_ABORTED, "stopped while the store was read");
         }
         if (status == OX_OK) {
