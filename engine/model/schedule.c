@@ -236,35 +236,6 @@ uint32_t ox_schedule_phases(const struct ox_schedule *schedule) {
     return last->phase + last->parts + 1;
 }
 
-/* ---- sums over residuals ---- */
-
-/* Whether a step of forward behind `node_idx` reads what lies in `home`, or backward does. */
-static bool stays(const struct ox_schedule *schedule, uint32_t home, uint32_t node_idx) {
-    const struct ox_list *const list = &schedule->list;
-    bool is = false;
-    for (uint32_t i = node_idx + 1; i < list->node_count; i++) {
-        is |= home_of(schedule, list->nodes[i].in) == home || home_of(schedule, list->nodes[i].residual) == home ||
-              home_of(schedule, list->nodes[i].weights) == home;
-    }
-    for (uint32_t v = 1; v < list->value_count; v++) {
-        is |= schedule->needed[v] && home_of(schedule, v) == home;
-    }
-    return is;
-}
-
-/* A sum takes the place of its residual where nothing reads that any more; not of the input, which is the caller's. */
-static void share_sums(struct ox_schedule *schedule) {
-    struct ox_list *const list = &schedule->list;
-    for (uint32_t i = 0; i < list->node_count; i++) {
-        const struct ox_node *const node = &list->nodes[i];
-        const uint32_t home = home_of(schedule, node->residual);
-        const bool fits = list->values[node->out].bytes <= list->values[home].bytes;
-        if (node->residual != OX_NO_VALUE && node->residual != list->in && fits && !stays(schedule, home, i)) {
-            list->values[node->out].home = home;
-        }
-    }
-}
-
 /* ---- lives ---- */
 
 static void push(const struct ox_schedule *schedule, uint32_t *values, uint32_t *count, uint32_t value) {
@@ -438,7 +409,6 @@ void ox_schedule_make(const struct ox_list *list, enum ox_pass pass, struct ox_s
     } else {
         mark_needed(out);
     }
-    share_sums(out);
     if (pass != OX_PASS_BACKWARD_KEPT) {
         add_forward(out);
     }
