@@ -66,8 +66,9 @@ OX_MUST enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_
 
 /* Opens a device for a moment and queries it. *process_bytes is the memory of the GPU that a process takes beyond what
  * it asks for: what opening took, by NVML, which alone can be asked before there is a context, with OX_CUDA_LATER_BYTES
- * for what is loaded later; OX_CUDA_PROCESS_BYTES where NVML does not answer or where others' use changed so much
- * meanwhile that the difference says nothing, also in a process that had opened the device before. */
+ * for what is loaded later. Where the driver tells this process's own part, that; else what all use more than before.
+ * OX_CUDA_PROCESS_BYTES where NVML does not answer, where processes came or went meanwhile or others' use changed so
+ * much that the difference says nothing, and in a process that had opened the device before. */
 OX_MUST enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct ox_cuda_device_info *out,
                                            uint64_t *process_bytes);
 

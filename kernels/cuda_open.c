@@ -162,13 +162,14 @@ enum ox_status ox_cuda_device_query(struct ox_device *device, struct ox_cuda_dev
 /* A context takes more than this, and with its libraries less than that. */
 static const uint64_t OPENED_LEAST = 48 * OX_MIB, OPENED_MOST = 3 * OX_GIB;
 
-/* Memory in use on each GPU of the machine, by all processes. */
+/* Memory in use on each GPU of the machine: by all processes and by this one, and how many there are. */
 enum { GPUS_MAX = 64 };
 struct used {
     uint32_t count;
-    struct {
+    struct gpu_use {
         char pci[OX_CUDA_PCI_TEXT_BYTES];
-        uint64_t bytes;
+        uint64_t bytes, own_bytes;
+        uint32_t process_count;
     } gpus[GPUS_MAX];
 };
 
@@ -182,21 +183,33 @@ static void read_used(struct used *out) {
     }
     for (uint32_t i = 0; i < ox_nvml_gpu_count(nvml) && out->count < GPUS_MAX; i++) {
         if (ox_nvml_read(nvml, i, &gpu) == OX_OK && gpu.memory_bytes > 0) {
-            snprintf(out->gpus[out->count].pci, sizeof out->gpus->pci, "%s", gpu.pci);
-            out->gpus[out->count++].bytes = gpu.memory_used_bytes;
+            struct gpu_use *const use = &out->gpus[out->count++];
+            *use = (struct gpu_use){.bytes = gpu.memory_used_bytes, .own_bytes = gpu.own_bytes,
+                                    .process_count = gpu.process_count};
+            snprintf(use->pci, sizeof use->pci, "%s", gpu.pci);
         }
     }
     ox_nvml_close(&nvml);
 }
 
-static bool used_on(const struct used *used, const char *pci, uint64_t *out) {
+static const struct gpu_use *use_of(const struct used *used, const char *pci) {
     for (uint32_t i = 0; i < used->count; i++) {
         if (strcmp(used->gpus[i].pci, pci) == 0) {
-            *out = used->gpus[i].bytes;
-            return true;
+            return &used->gpus[i];
         }
     }
-    return false;
+    return NULL;
+}
+
+/* What opening took: this process's own part where the driver tells it. Else what is in use more than before, unless
+ * other processes came or went meanwhile. 0: not known. */
+static uint64_t opened_bytes(const struct gpu_use *before, const struct gpu_use *after) {
+    if (before == NULL || after == NULL || after->own_bytes > 0) {
+        return before == NULL || after == NULL ? 0 : after->own_bytes - before->own_bytes;
+    }
+    const bool counts = before->process_count != OX_NVML_UNKNOWN && after->process_count != OX_NVML_UNKNOWN;
+    const bool alone = !counts || after->process_count == before->process_count + 1;
+    return alone && after->bytes > before->bytes ? after->bytes - before->bytes : 0;
 }
 
 enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct ox_cuda_device_info *out,
@@ -211,11 +224,10 @@ enum ox_status ox_cuda_device_look(const struct ox_cuda_config *config, struct o
     }
     status = ox_cuda_device_query(device, out);
     if (status == OX_OK) {
-        uint64_t was = 0, is = 0;
         read_used(&after);
-        if (used_on(&before, out->pci, &was) && used_on(&after, out->pci, &is) && is >= was + OPENED_LEAST &&
-            is - was <= OPENED_MOST) {
-            *process_bytes = ox_align_up(is - was + OX_CUDA_LATER_BYTES, OX_MIB);
+        const uint64_t opened = opened_bytes(use_of(&before, out->pci), use_of(&after, out->pci));
+        if (opened >= OPENED_LEAST && opened <= OPENED_MOST) {
+            *process_bytes = ox_align_up(opened + OX_CUDA_LATER_BYTES, OX_MIB);
         }
     }
     ox_device_close(&device);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Results, with the numbers of nvmlReturn_t. */
 enum { NVML_SUCCESS = 0, NVML_INSUFFICIENT_SIZE = 7, NVML_DRIVER_NOT_LOADED = 9, NVML_VERSION_MISMATCH = 18 };
@@ -208,7 +209,9 @@ static void read_users(const struct ox_nvml *nvml, void *gpu, struct ox_nvml_gpu
         out->process_count = count;
     }
     for (unsigned i = 0; result == NVML_SUCCESS && i < count; i++) {
-        out->process_bytes += processes[i].used_bytes == ~0ull ? 0 : processes[i].used_bytes;
+        const uint64_t bytes = processes[i].used_bytes == ~0ull ? 0 : processes[i].used_bytes;
+        out->process_bytes += bytes;
+        out->own_bytes += processes[i].pid == (unsigned)getpid() ? bytes : 0;
     }
 }
 

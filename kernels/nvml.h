@@ -58,6 +58,7 @@ struct ox_nvml_gpu {
     uint32_t mig, compute_mode;
     uint32_t process_count; /* processes with a context, of all users */
     uint64_t process_bytes;
+    uint64_t own_bytes; /* of them this process's; 0: none, or not told, as where processes have other numbers */
     uint64_t cpus[OX_NVML_CPUS_MAX / 64]; /* CPUs next to the GPU; all zero: unknown */
     uint64_t nodes;                       /* memory nodes next to it, likewise; the first 64 */
 };

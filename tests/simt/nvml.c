@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The loader finds them by name; no header declares them. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
@@ -51,6 +52,8 @@ const char *nvmlErrorString(int result) {
 int nvmlInit_v2(void) {
     simt_nvml.open_count += simt_nvml.init_result == SUCCESS;
     simt_nvml.gpus[0].memory_used_bytes += simt_nvml.growth_bytes;
+    simt_nvml.gpus[0].process_count += simt_nvml.growth_count;
+    simt_nvml.gpus[0].own_bytes += simt_nvml.growth_own_bytes;
     return simt_nvml.init_result;
 }
 
@@ -188,8 +191,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, unsig
         return gpu->process_count == OX_NVML_UNKNOWN ? NOT_SUPPORTED : INSUFFICIENT_SIZE;
     }
     for (unsigned i = 0; i < gpu->process_count; i++) {
-        out[i][0] = 1000 + i;
-        out[i][1] = i + 1 < gpu->process_count || i == 0 ? gpu->process_bytes : ~0ull;
+        const bool is_own = i == 0 && gpu->own_bytes > 0;
+        out[i][0] = is_own ? (unsigned)getpid() : 1000 + i;
+        out[i][1] = is_own                                   ? gpu->own_bytes
+                    : i + 1 < gpu->process_count || i == 0 ? gpu->process_bytes
+                                                             : ~0ull;
         out[i][2] = 0;
     }
     return SUCCESS;

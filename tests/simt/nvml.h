@@ -14,6 +14,8 @@ struct simt_nvml {
     struct ox_nvml_gpu gpus[SIMT_NVML_GPUS_MAX];
     uint32_t open_count; /* starts less shutdowns */
     uint64_t growth_bytes; /* by which the first GPU's memory in use grows with every start */
+    uint32_t growth_count;     /* processes that come then */
+    uint64_t growth_own_bytes; /* what the first process takes more then, which is this one; 0: it has another number */
 };
 
 /* The library's one symbol of its own, "simt_nvml": to begin with, one GPU in good health, where the emulated CUDA has

@@ -31,6 +31,7 @@ int main(void) {
         return test_end();
     }
     CHECK(looked() == OX_CUDA_PROCESS_BYTES); /* opening took nothing: the device was open before */
+    nvml->growth_count = 1;
     nvml->growth_bytes = 300 * OX_MIB - 1;
     CHECK(looked() == 300 * OX_MIB + OX_CUDA_LATER_BYTES);
     nvml->growth_bytes = 20 * OX_GIB; /* of another process */
@@ -40,6 +41,10 @@ int main(void) {
     CHECK(looked() == OX_CUDA_PROCESS_BYTES);
     nvml->gpus[0].pci[9] = '0';
     CHECK(looked() == 300 * OX_MIB + OX_CUDA_LATER_BYTES);
+    nvml->growth_count = 2; /* another process came meanwhile */
+    CHECK(looked() == OX_CUDA_PROCESS_BYTES);
+    nvml->growth_own_bytes = 200 * OX_MIB; /* but here the driver tells this one's part */
+    CHECK(looked() == 200 * OX_MIB + OX_CUDA_LATER_BYTES);
     nvml->init_result = 9;
     CHECK(looked() == OX_CUDA_PROCESS_BYTES && nvml->open_count == 0);
     dlclose(library);
