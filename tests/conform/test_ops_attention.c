@@ -233,7 +233,8 @@ struct bounds {
     const char *out_name, *lse_name, *dqkv_name;
     double out, lse, dqkv;
 };
-static const struct bounds usual[3] = {{"out", "lse", "dqkv", 7e-7, 4e-7, 1.2e-6},
+/* In float32 the gradients of an H200 lie up to 1.6e-6 away, those of the emulation up to 1.1e-6. */
+static const struct bounds usual[3] = {{"out", "lse", "dqkv", 7e-7, 4e-7, 2e-6},
                                        {"out", "lse", "dqkv", 1e-2, 3.5e-7, 1.2e-2},
                                        {"out", "lse", "dqkv", 1.3e-3, 3.5e-7, 1.6e-3}};
 static const struct bounds large[3] = {
