@@ -327,9 +327,10 @@ bench-gpu: all
 	$(Q)OX_BUILD='$(B)' sh tools/dev/bench_gpu.sh $(if $(nvme),--nvme '$(nvme)') $(parts)
 
 # An archive for a machine with a GPU that has no compiler and no network: what the two targets above run, ready built.
+# built=1: without the sources, for a checkout of the same commit there.
 gpu-bundle: all tests
 	$(if $(CUDA_SO),,$(error gpu-bundle: this build has no CUDA plugin; the detection says why))
-	$(Q)OX_BUILD='$(B)' sh tools/dev/gpu/bundle.sh $(B)/offload-gpu.tar.xz
+	$(Q)OX_BUILD='$(B)' sh tools/dev/gpu/bundle.sh $(if $(built),--built) $(B)/offload-gpu.tar.xz
 
 # What the tests take of the lines and branches of the store, the proof, checkpoints and recovery
 # (about half an hour of two processors); fails where a branch is neither taken nor explained. test_store_steady ends

@@ -1,17 +1,19 @@
 #!/bin/sh
 # Measures a GPU and the engine on it, each figure with its limit from the same machine and folder.
 #
-#   tools/dev/bench_gpu.sh [--emulated] [--out FOLDER] [--nvme FOLDER] [--steps N] [PART...]
+#   tools/dev/bench_gpu.sh [--emulated] [--out FOLDER] [--nvme FOLDER] [--steps N] [--cases "CASE..."] [PART...]
 #
 #     machine   offload bench all: link, memory, GEMMs and optimizer of this machine; its profile
 #     ops       offload bench ops: each operation against its floor, linear layers against the best of cuBLASLt
 #     hbm       whole steps of 0.5, 1.4 and 6.7 billion parameters, entirely in GPU memory
-#     offload   6.7 and 4.0 billion, 24 GiB of the GPU, fp32 state in host memory, 32k tokens per step
+#     offload   6.7 and 4.0 billion, 24 GiB of the GPU, fp32 state in host memory, 32k tokens per step; before these
+#               Llama 3.1 8B with sequences of 1,024, 8k and 32k tokens per step
 #     nvme      1.4 billion, weights and state on the drive of --nvme
 #     largest   the most layers of an 8192-wide model that trains with 24 GiB, 100 GiB and 50 GiB of drive
 #     peers     PyTorch at the same shapes: in GPU memory, and FSDP2 and ZeRO-3 with offload to the host
 #
-# Without PART it runs all but the last two, in this order. Each part fits in ten minutes and uses what earlier parts
+# Without PART it runs all but the last two, in this order; --cases picks some of their cases (hbm-14b, offload-8b-32k, as
+# records name them), of which peers takes those it has too. Each part fits in ten minutes and uses what earlier parts
 # left in FOLDER (build/bench-gpu). Records are lines of JSON in FOLDER/records.jsonl; a table of the GPU's records
 # comes last. A step's time is the median of the steps after the second. Models have fresh weights. Each run is killed
 # after its last step, because its final save is not needed. Idle is the part of a step in which the compute lane runs
@@ -21,13 +23,14 @@ set -u
 . "$(dirname "$0")/script.sh"
 
 build=${OX_BUILD:-build}
-emulated=0 out=$build/bench-gpu nvme= steps=6 parts=
+emulated=0 out=$build/bench-gpu nvme= steps=6 cases= parts=
 while [ $# -gt 0 ]; do
     case $1 in
     --emulated) emulated=1 ;;
     --out) out=${2:?}; shift ;;
     --nvme) nvme=${2:?}; shift ;;
     --steps) steps=${2:?}; shift ;;
+    --cases) cases=${2:?}; shift ;;
     machine | ops | hbm | offload | nvme | largest | peers) parts="$parts $1" ;;
     *) usage ;;
     esac
@@ -89,23 +92,24 @@ take_json() {
 # ---- models ------------------------------------------------------------------------------------------------
 
 model() { # name
-    case $1 in
-    05b) shape='1280 3456 20 20' ;;
-    14b) shape='2048 5632 24 16' ;;
-    40b) shape='4096 11008 18 32' ;;
-    67b) shape='4096 11008 32 32' ;;
-    wide*) shape="8192 22016 ${1#wide} 64" ;;
-    esac
-    [ "$emulated" -eq 0 ] || case $1 in
-    wide*) shape="64 96 ${1#wide} 2" ;;
-    *) shape='32 48 2 1' ;;
-    esac
     vocab=32000
+    case $1 in
+    05b) shape='1280 3456 20 20 20' ;;
+    14b) shape='2048 5632 24 16 16' ;;
+    40b) shape='4096 11008 18 32 32' ;;
+    67b) shape='4096 11008 32 32 32' ;;
+    8b) shape='4096 14336 32 32 8' vocab=128256 ;;
+    wide*) shape="8192 22016 ${1#wide} 64 64" ;;
+    esac
     [ "$emulated" -eq 0 ] || vocab=256
+    [ "$emulated" -eq 0 ] || case $1 in
+    wide*) shape="64 96 ${1#wide} 2 2" ;;
+    *) shape='32 48 2 1 1' ;;
+    esac
     set -- "$1" $shape
     cat >"$out/$1.json" <<TEXT
 {"model_type": "llama", "hidden_size": $2, "intermediate_size": $3, "num_hidden_layers": $4,
- "num_attention_heads": $5, "num_key_value_heads": $5, "vocab_size": $vocab, "max_position_embeddings": $seq,
+ "num_attention_heads": $5, "num_key_value_heads": $6, "vocab_size": $vocab, "max_position_embeddings": $seq,
  "rms_norm_eps": 1e-5, "tie_word_embeddings": false}
 TEXT
 }
@@ -114,8 +118,16 @@ text() {
     [ -s "$out/text.txt" ] || find . -name '*.[ch]' -type f -exec cat {} + >"$out/text.txt"
 }
 
+is_wanted() { # case
+    case " ${cases:-$1} " in
+    *" $1 "*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
 # Runs `steps` steps of a case and adds its records. The words give memory and homes.
 run_case() { # case, model, batch, micro-batches, then words
+    is_wanted "$1" || return 0
     case=$1 batch=$3 micro=$4
     model "$2"
     config=$out/$2.json
@@ -199,7 +211,11 @@ part_hbm() {
 part_offload() {
     near=24GiB far=110GiB
     [ "$emulated" -eq 0 ] || near=800MiB far=64MiB
-    failed_here=0
+    failed_here=0 long=$seq
+    [ "$emulated" -eq 1 ] || seq=1024
+    run_case offload-8b-8k 8b 8 1 --device-mem $near --host-mem $far --state-tier host || failed_here=1
+    run_case offload-8b-32k 8b 8 4 --device-mem $near --host-mem $far --state-tier host || failed_here=1
+    seq=$long
     for each in 67b 40b; do
         run_case "offload-$each" $each 2 4 --device-mem $near --host-mem $far --state-tier host || failed_here=1
         [ "$emulated" -eq 0 ] || break
@@ -251,6 +267,7 @@ part_largest() {
 }
 
 peer() { # record, mode, model, batch, micro-batches, more words
+    is_wanted "${1%.*}" || return 0
     name=$1 mode=$2 device=cuda
     model "$3"
     [ "$emulated" -eq 0 ] || device=cpu

@@ -2,17 +2,19 @@
 # Packs what checks and measurements need on a machine that has a GPU, its driver, cuBLASLt and cuDNN, but no network,
 # compiler or headers: the sources, stripped programs and tests, the plugin, and the libraries that they are linked to.
 #
-#   tools/dev/gpu/bundle.sh [--emulated] OUTPUT.tar.xz
+#   tools/dev/gpu/bundle.sh [--emulated] [--built] OUTPUT.tar.xz
 #
 # The sources are those of the last commit; the rest is what the build holds, which has to be complete. The C and C++
-# libraries are left out, because the machine's are the ones that its driver and cuDNN need. --emulated packs no CUDA
-# plugin: only first.sh --emulated works there, which is how tools/dev/gpu/bundle_test.sh tests both scripts.
+# libraries are left out, because the machine's are the ones that its driver and cuDNN need. --built packs no sources: to
+# unpack in a checkout of the same commit, where less may travel than the tensors of the golden tests take. --emulated
+# packs no CUDA plugin: only first.sh --emulated works there, which is how tools/dev/gpu/bundle_test.sh tests both scripts.
 set -eu
 below=/..
 . "$(dirname "$0")/../script.sh"
 
-limit=20000000 emulated=0
+limit=60000000 emulated=0 sources=1
 [ "${1:-}" != --emulated ] || { emulated=1; shift; }
+[ "${1:-}" != --built ] || { sources=0 limit=20000000; shift; }
 [ $# -eq 1 ] || usage
 case $1 in
 -*) usage ;;
@@ -22,10 +24,13 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/offload-gpu-bundle-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-top=$work/offload-gpu
+folder=offload-gpu
+[ "$sources" -eq 1 ] || folder=.
+top=$work/tree/$folder
 mkdir -p "$top/build/lib" "$top/build/emulated" "$top/build/tests/conform" "$top/build/tests/golden"
 # The emulated device is not compared with the reference, whose tensors are most of the sources.
-git archive HEAD -- . $([ "$emulated" -eq 0 ] || echo ':(exclude)tests/golden') | tar -x -C "$top"
+[ "$sources" -eq 0 ] ||
+    git archive HEAD -- . $([ "$emulated" -eq 0 ] || echo ':(exclude)tests/golden') | tar -x -C "$top"
 git rev-parse HEAD >"$top/commit"
 plugin=liboffload_cuda.so operations=$(cd "$build" && ls tests/conform/test_ops_*[a-z]) || true
 [ "$emulated" -eq 0 ] || { plugin='' operations=tests/conform/test_ops_flat; } # all are packed alike
@@ -47,7 +52,7 @@ awk '$3 ~ /^\// && $1 !~ /^(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\
 done
 
 unpacked=$(du -s --apparent-size -B 1 "$top" | cut -f 1)
-tar -C "$work" -cJf "$work/bundle" offload-gpu
+tar -C "$work/tree" -cJf "$work/bundle" "$folder"
 bytes=$(wc -c <"$work/bundle")
 if [ "$emulated" -eq 0 ] && [ "$bytes" -gt "$limit" ]; then
     echo "gpu-bundle: the archive has $bytes bytes, more than $limit" >&2
@@ -55,4 +60,4 @@ if [ "$emulated" -eq 0 ] && [ "$bytes" -gt "$limit" ]; then
 fi
 mkdir -p "$(dirname "$1")"
 mv "$work/bundle" "$1.part" && mv "$1.part" "$1"
-echo "$1: $bytes bytes, $unpacked unpacked; unpack it and run offload-gpu/tools/dev/gpu/first.sh (docs/gpu.md)"
+echo "$1: $bytes bytes, $unpacked unpacked; unpack it and run $folder/tools/dev/gpu/first.sh (docs/gpu.md)"

@@ -16,6 +16,9 @@ fail() {
 XZ_OPT=-0 sh tools/dev/gpu/bundle.sh --emulated "$root/bundle.tar.xz" >"$root/log" 2>&1 || fail 'it packs nothing'
 grep -q "bundle.tar.xz: $(wc -c <"$root/bundle.tar.xz") bytes, [1-9][0-9]* unpacked; " "$root/log" ||
     fail 'the size is not told'
+XZ_OPT=-0 sh tools/dev/gpu/bundle.sh --emulated --built "$root/built.tar.xz" >"$root/log" 2>&1 || fail 'it packs no build'
+tar -tJf "$root/built.tar.xz" >"$root/log" && grep -q '^\./build/offload$' "$root/log" && ! grep -q /tools/ "$root/log" ||
+    fail 'a bundle of what is built has other files'
 mkdir "$root/there" && tar -xJf "$root/bundle.tar.xz" -C "$root/there" || fail 'the archive does not unpack'
 cd "$root/there/offload-gpu" || fail 'the archive has no folder offload-gpu'
 env -u OX_BUILD -u OX_BIN sh tools/dev/gpu/first.sh --emulated --out "$root/out" machine >"$root/log" 2>&1 ||
