@@ -15,11 +15,18 @@ struct ox_launch_shape {
     size_t shared_bytes;
 };
 
+/* A grid without blocks is nothing to do; CUDA refuses it. */
+static inline bool ox_is_empty(const ox_launch_shape &shape) {
+    return shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0;
+}
+
 #ifdef __CUDACC__
 template <typename... P, typename... A>
 static inline void ox_launch(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
                              A... args) {
-    kernel<<<shape.grid, shape.block, shape.shared_bytes, queue->stream>>>(P(args)...);
+    if (!ox_is_empty(shape)) {
+        kernel<<<shape.grid, shape.block, shape.shared_bytes, queue->stream>>>(P(args)...);
+    }
 }
 /* For kernels with more than 48 KiB of shared memory, which have to be allowed to use it. */
 template <typename... P, typename... A>
@@ -41,13 +48,17 @@ static __device__ __forceinline__ void *ox_dynamic_shared() {
 template <typename... P, typename... A>
 static inline void ox_launch(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
                              A... args) {
-    simt_launch(queue->stream, simt_shape{shape.grid, shape.block, shape.shared_bytes}, [=] { kernel(P(args)...); });
+    OX_ASSERT(shape.shared_bytes <= queue->device->prop.sharedMemPerBlock);
+    if (!ox_is_empty(shape)) {
+        simt_launch(queue->stream, simt_shape{shape.grid, shape.block, shape.shared_bytes},
+                    [=] { kernel(P(args)...); });
+    }
 }
 template <typename... P, typename... A>
 static inline ox_status ox_launch_large(void (*kernel)(P...), const ox_cuda_queue *queue, const ox_launch_shape &shape,
                                         A... args) {
-    OX_ASSERT(shape.shared_bytes <= queue->device->prop.sharedMemPerBlockOptin);
-    ox_launch(kernel, queue, shape, args...);
+    OX_ASSERT(shape.shared_bytes <= queue->device->prop.sharedMemPerBlockOptin && !ox_is_empty(shape));
+    simt_launch(queue->stream, simt_shape{shape.grid, shape.block, shape.shared_bytes}, [=] { kernel(P(args)...); });
     return OX_OK;
 }
 static inline void *ox_dynamic_shared() {

@@ -50,7 +50,7 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
     int pciDomainID, pciBusID, pciDeviceID;
-    size_t sharedMemPerBlockOptin;
+    size_t sharedMemPerBlock, sharedMemPerBlockOptin;
     int l2CacheSize;
 };
 

@@ -278,6 +278,8 @@ static unsigned char *region_open() {
 void simt_run_kernel(const simt_shape &shape, const std::function<void()> &kernel) {
     const unsigned count = shape.block.x * shape.block.y * shape.block.z;
     OX_ASSERT(count > 0 && count <= THREADS_MAX);
+    /* What CUDA refuses: no blocks, and more than these in the second and third direction. */
+    OX_ASSERT(shape.grid.x > 0 && shape.grid.y > 0 && shape.grid.z > 0 && shape.grid.y < 65536 && shape.grid.z < 65536);
     static thread_local simt_machine machine;
     simt_machine *const here = &machine;
     if (here->region == nullptr) {

@@ -286,6 +286,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device) {
     prop->major = capability / 10;
     prop->minor = capability % 10;
     prop->multiProcessorCount = SIMT_PROCESSORS;
+    prop->sharedMemPerBlock = 48 * 1024;
     prop->sharedMemPerBlockOptin = 227 * 1024;
     return cudaSuccess;
 }

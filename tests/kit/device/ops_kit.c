@@ -13,8 +13,9 @@
 int lab_count = LAB_CUDA;
 int guard_count;
 
-/* Guarded buffers are cut from this when there is a GPU: host memory that it can use at the host's addresses. */
-enum { LAB_ARENA_BYTES = 256 << 20 };
+/* Guarded buffers are cut from this when there is a GPU: host memory that it can use at the host's addresses. The
+ * references of the widest head take most of it. */
+static const size_t LAB_ARENA_BYTES = (size_t)2 << 30;
 static struct {
     unsigned char *base;
     size_t used;
