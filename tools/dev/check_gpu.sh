@@ -160,13 +160,15 @@ run_on_gpu() {
     for path in $1; do
         printf '%s\n%s\n' "$path" "$folder/$(basename "$path").log"
     done | env OX_BIN="$program" ${require:+OX_REQUIRE_GPU=1} xargs -d '\n' -n 2 -P "$jobs" sh -c \
-        'timeout -k 5 "$0" "$1" >"$2" 2>&1 </dev/null; status=$?; [ $status -eq 77 ] || [ $status -eq 0 ] || exit 1' "$limit"
+        'timeout -k 5 "$0" "$1" >"$2" 2>&1 </dev/null; status=$?; [ $status -eq 77 ] || [ $status -eq 0 ] ||
+            { echo "ended by exit status $status" >>"$2"; exit 1; }' "$limit"
     status=$?
-    bad=$(grep -lE 'failed|ended by' "$folder"/*.log | wc -l)
+    bad=$(grep -l 'ended by exit status' "$folder"/*.log)
     count=$(ls "$folder"/*.log | wc -l)
     seen=$(grep -lE '^ *on [^ ]' "$folder"/*.log | wc -l)
     say "$count programs, $seen of them report running on the GPU"
-    [ "$status" -eq 0 ] || { tail -n 5 "$folder"/*.log; echo "$bad of $count report failures"; return 1; }
+    # shellcheck disable=SC2086 # names of files, which have no spaces
+    [ "$status" -eq 0 ] || { tail -n 5 $bad; echo "$(echo "$bad" | wc -l) of $count failed"; return 1; }
     [ "$emulated" -eq 1 ] || [ "$seen" -gt 0 ] || { echo 'none of them used the GPU'; return 1; }
 }
 
