@@ -21,7 +21,9 @@ struct ox_pool {
     pthread_mutex_t lock;
     pthread_cond_t start, end;
     uint32_t spin;          /* used by the caller alone */
-    _Atomic uint64_t round; /* written under the lock; read without it while spinning */
+    /* Counts loops, twice; odd while the caller waits for every thread. Written under the lock, and read without it by
+     * threads that spin: such a loop they begin at once, since the caller changes nothing before they have ended. */
+    _Atomic uint64_t round;
     _Atomic uint32_t running; /* threads that the caller waits for */
     bool closing;
     ox_pool_fn *fn; /* NULL: the loop is over for those who have not begun it */
@@ -89,8 +91,13 @@ static void *worker_main(void *own) {
         for (uint32_t i = 0; i < spin && atomic_load(&pool->round) == seen; i++) {
             relax();
         }
-        spin = next_spin(spin, atomic_load(&pool->round) == seen);
-        if (!begin_loop(pool, &seen, &fn, &context)) {
+        const uint64_t round = atomic_load(&pool->round);
+        spin = next_spin(spin, round == seen);
+        if (round != seen && round % 2 == 1) {
+            seen = round;
+            fn = pool->fn;
+            context = pool->context;
+        } else if (!begin_loop(pool, &seen, &fn, &context)) {
             return NULL;
         }
         fn(context, worker->idx, pool->size);
@@ -128,7 +135,8 @@ static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool m
     pool->context = context;
     pool->may_miss = may_miss;
     atomic_store(&pool->running, may_miss ? 0 : pool->size - 1);
-    atomic_fetch_add(&pool->round, 1);
+    const uint64_t last = atomic_load(&pool->round);
+    atomic_store(&pool->round, last - last % 2 + (may_miss ? 2 : 3));
     pthread_mutex_unlock(&pool->lock);
     pthread_cond_broadcast(&pool->start);
     fn(context, 0, pool->size);
