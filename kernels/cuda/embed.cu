@@ -9,10 +9,10 @@
 
 template <int N>
 static __device__ __forceinline__ void load_planes(float out[N], const uint16_t *hi, const uint16_t *lo, uint64_t at) {
-    const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + at);
+    const ox_pack<uint16_t, N> high = ox_get<uint16_t, N>(hi + at);
     ox_pack<uint16_t, N> low = {};
     if (lo != nullptr) {
-        low = *(const ox_pack<uint16_t, N> *)(lo + at);
+        low = ox_get<uint16_t, N>(lo + at);
     }
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void add_batch(float sum[N], const T *dout, co
     ox_pack<T, N> near[COUNT];
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
-        near[i] = *(const ox_pack<T, N> *)(dout + (uint64_t)rows[i] * hidden);
+        near[i] = ox_get<T, N>(dout + (uint64_t)rows[i] * hidden);
     }
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <cstdint>
+#include <cstring>
 
 /* ---- launching ------------------------------------------------------------------------------------- */
 
@@ -155,24 +156,180 @@ template <typename T, int N> static __device__ __forceinline__ void ox_unpack(fl
         out[i] = ox_widen(pack.at[i]);
     }
 }
+/* The words of a pack. The compiler is shown words, and elements as bits of them, because it makes one access per
+ * element of a load of a struct of elements. */
+template <typename T> static __device__ __forceinline__ void ox_from_word(T *out, uint32_t word) {
+#pragma unroll
+    for (unsigned k = 0; k < 4 / sizeof(T); k++) {
+        const uint32_t bits = word >> 8 * sizeof(T) * k % 32;
+        memcpy(&out[k], &bits, sizeof(T)); /* the machine's order is little-endian */
+    }
+}
+template <typename T> static __device__ __forceinline__ uint32_t ox_to_word(const T *in) {
+    uint32_t word = 0;
+#pragma unroll
+    for (unsigned k = 0; k < 4 / sizeof(T); k++) {
+        uint32_t bits = 0;
+        memcpy(&bits, &in[k], sizeof(T));
+        word |= bits << 8 * sizeof(T) * k % 32;
+    }
+    return word;
+}
+
+/* One access to a pack of up to 16 bytes. */
+template <typename T, int N> static __device__ __forceinline__ ox_pack<T, N> ox_get(const T *from) {
+    enum { BYTES = sizeof(T) * N, EACH = sizeof(T) < 4 ? 4 / sizeof(T) : 1 };
+    ox_pack<T, N> pack;
+    if constexpr (BYTES == 16) {
+        const uint4 words = *(const uint4 *)from;
+        ox_from_word(pack.at, words.x);
+        ox_from_word(pack.at + EACH, words.y);
+        ox_from_word(pack.at + 2 * EACH, words.z);
+        ox_from_word(pack.at + 3 * EACH, words.w);
+    } else if constexpr (BYTES == 8) {
+        const uint2 words = *(const uint2 *)from;
+        ox_from_word(pack.at, words.x);
+        ox_from_word(pack.at + EACH, words.y);
+    } else if constexpr (BYTES == 4) {
+        ox_from_word(pack.at, *(const uint32_t *)from);
+    } else {
+        pack = *(const ox_pack<T, N> *)from;
+    }
+    return pack;
+}
+template <typename T, int N> static __device__ __forceinline__ void ox_put(T *to, const ox_pack<T, N> &pack) {
+    enum { BYTES = sizeof(T) * N, EACH = sizeof(T) < 4 ? 4 / sizeof(T) : 1 };
+    const T *const at = pack.at;
+    if constexpr (BYTES == 16) {
+        *(uint4 *)to = make_uint4(ox_to_word(at), ox_to_word(at + EACH), ox_to_word(at + 2 * EACH),
+                                  ox_to_word(at + 3 * EACH));
+    } else if constexpr (BYTES == 8) {
+        *(uint2 *)to = make_uint2(ox_to_word(at), ox_to_word(at + EACH));
+    } else if constexpr (BYTES == 4) {
+        *(uint32_t *)to = ox_to_word(at);
+    } else {
+        *(ox_pack<T, N> *)to = pack;
+    }
+}
+
 /* N elements; if they are more than 16 bytes, several accesses of 16. */
 template <typename T, int N> static __device__ __forceinline__ void ox_load(float out[N], const T *from) {
     enum { WIDE = ox_wide<T>::COUNT, PIECE = N < (int)WIDE ? N : (int)WIDE };
 #pragma unroll
     for (int i = 0; i < N; i += PIECE) {
-        ox_unpack<T, PIECE>(out + i, *(const ox_pack<T, PIECE> *)(from + i));
+        ox_unpack<T, PIECE>(out + i, ox_get<T, PIECE>(from + i));
     }
 }
+
+/* Rounds all elements of a pack. Bfloat16 by pairs, because the hardware has an instruction for two, which does not
+ * keep what a NaN holds: a pack with one goes the long way. */
+template <typename T, int N>
+static __device__ __forceinline__ void ox_narrow_pack(const float in[N], ox_pack<T, N> *pack) {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        ox_narrow(in[k], &pack->at[k]);
+    }
+}
+#ifdef __CUDACC__
+template <int N>
+static __device__ __forceinline__ void ox_narrow_pack(const float in[N], ox_pack<ox_bf16, N> *pack) {
+    bool has_nan = N % 2 != 0;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+        has_nan = has_nan || in[k] != in[k];
+    }
+    if (has_nan) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            ox_narrow(in[k], &pack->at[k]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) {
+        uint32_t pair;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(in[k + 1]), "f"(in[k]));
+        ox_from_word(pack->at + k, pair);
+    }
+}
+#endif
 template <typename T, int N> static __device__ __forceinline__ void ox_store(T *to, const float in[N]) {
     enum { WIDE = ox_wide<T>::COUNT, PIECE = N < (int)WIDE ? N : (int)WIDE };
 #pragma unroll
     for (int i = 0; i < N; i += PIECE) {
         ox_pack<T, PIECE> pack;
+        ox_narrow_pack(in + i, &pack);
+        ox_put(to + i, pack);
+    }
+}
+
+/* Elements in 16 bytes, kept as words: half the registers of the same elements apart. */
+template <typename T> struct ox_chunk {
+    enum { COUNT = ox_wide<T>::COUNT, EACH = 4 / sizeof(T) };
+    uint32_t words[4];
+
+    __device__ __forceinline__ float at(int k) const {
+        T elems[EACH];
+        ox_from_word(elems, words[k / EACH]);
+        return ox_widen(elems[k % EACH]);
+    }
+    /* Elements that were taken out before are not kept in registers beyond here, but taken out again. */
+    __device__ __forceinline__ void keep_words() {
+#ifdef __CUDACC__
+        asm("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
+#endif
+    }
+    __device__ __forceinline__ void set(const ox_pack<T, COUNT> &pack) {
 #pragma unroll
-        for (int k = 0; k < PIECE; k++) {
-            ox_narrow(in[i + k], &pack.at[k]);
+        for (int i = 0; i < 4; i++) {
+            words[i] = ox_to_word(pack.at + i * EACH);
         }
-        *(ox_pack<T, PIECE> *)(to + i) = pack;
+    }
+    __device__ __forceinline__ void set(const float in[COUNT]) {
+        ox_pack<T, COUNT> pack;
+        ox_narrow_pack(in, &pack);
+        set(pack);
+    }
+};
+
+/* A row, in chunks. Which elements share one follows from the row's length alone, whatever its address and however it
+ * is read: WIDE in one access, else element by element. Past the row are zeros, and nothing is written. `at` is the
+ * chunk's first element. */
+template <bool WIDE, typename T>
+static __device__ __forceinline__ ox_chunk<T> ox_row_get(const T *row, uint32_t at, uint32_t cols) {
+    ox_chunk<T> chunk = {};
+    if constexpr (WIDE) {
+        if (at < cols) {
+            const uint4 words = *(const uint4 *)(row + at);
+            chunk = ox_chunk<T>{{words.x, words.y, words.z, words.w}};
+        }
+    } else {
+        ox_pack<T, ox_wide<T>::COUNT> pack = {};
+#pragma unroll
+        for (uint32_t k = 0; k < ox_wide<T>::COUNT; k++) {
+            if (at + k < cols) {
+                pack.at[k] = row[at + k];
+            }
+        }
+        chunk.set(pack);
+    }
+    return chunk;
+}
+template <bool WIDE, typename T>
+static __device__ __forceinline__ void ox_row_put(T *row, uint32_t at, uint32_t cols, const ox_chunk<T> &chunk) {
+    if constexpr (WIDE) {
+        if (at < cols) {
+            *(uint4 *)(row + at) = make_uint4(chunk.words[0], chunk.words[1], chunk.words[2], chunk.words[3]);
+        }
+    } else {
+#pragma unroll
+        for (uint32_t k = 0; k < ox_wide<T>::COUNT; k++) {
+            T elems[ox_chunk<T>::EACH];
+            ox_from_word(elems, chunk.words[k / ox_chunk<T>::EACH]);
+            if (at + k < cols) {
+                row[at + k] = elems[k % ox_chunk<T>::EACH];
+            }
+        }
     }
 }
 

@@ -9,10 +9,10 @@ static __global__ void join_kernel(T *out, const uint16_t *hi, const uint16_t *l
                                    ox_unit_format format) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
-        const ox_pack<uint16_t, N> high = *(const ox_pack<uint16_t, N> *)(hi + i * N);
+        const ox_pack<uint16_t, N> high = ox_get<uint16_t, N>(hi + i * N);
         ox_pack<uint16_t, N> low = {};
         if (lo != nullptr) {
-            low = *(const ox_pack<uint16_t, N> *)(lo + i * N);
+            low = ox_get<uint16_t, N>(lo + i * N);
         }
         float joined[N];
 #pragma unroll

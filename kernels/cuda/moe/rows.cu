@@ -14,8 +14,8 @@ template <typename T, int N> static __global__ void gather_rows(const ox_op_rows
     const uint32_t col = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (col < op.width && ox_has_row(op.group, blockIdx.x)) {
         const uint64_t from = (uint32_t)op.pair_of[blockIdx.x] / op.chosen;
-        *(ox_pack<T, N> *)((T *)op.out + (uint64_t)blockIdx.x * op.width + col) =
-            *(const ox_pack<T, N> *)((const T *)op.in + from * op.width + col);
+        ox_put((T *)op.out + (uint64_t)blockIdx.x * op.width + col,
+               ox_get<T, N>((const T *)op.in + from * op.width + col));
     }
 }
 

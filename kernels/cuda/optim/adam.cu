@@ -32,7 +32,7 @@ static __device__ __forceinline__ uint32_t count_at(const adam_args &args, uint6
 template <typename T>
 static __device__ __forceinline__ ox_pack<T, STEP> get(const T *from, uint32_t there) {
     if (there == STEP) {
-        return *(const ox_pack<T, STEP> *)from;
+        return ox_get<T, STEP>(from);
     }
     ox_pack<T, STEP> pack = {};
 #pragma unroll
@@ -46,7 +46,7 @@ static __device__ __forceinline__ ox_pack<T, STEP> get(const T *from, uint32_t t
 template <typename T>
 static __device__ __forceinline__ void put(T *to, const ox_pack<T, STEP> &pack, uint32_t there) {
     if (there == STEP) {
-        *(ox_pack<T, STEP> *)to = pack;
+        ox_put(to, pack);
         return;
     }
 #pragma unroll
@@ -64,10 +64,7 @@ static __device__ __forceinline__ void get_floats(float out[STEP], const void *p
 template <typename T>
 static __device__ __forceinline__ void put_floats(void *plane, const float in[STEP], uint64_t at, uint32_t there) {
     ox_pack<T, STEP> pack;
-#pragma unroll
-    for (int k = 0; k < STEP; k++) {
-        ox_narrow(in[k], &pack.at[k]);
-    }
+    ox_narrow_pack(in, &pack);
     put((T *)plane + at, pack, there);
 }
 
