@@ -1,7 +1,8 @@
-/* Normalisations, and sums over rows. In forward a block has a row, and reads it again, from the caches, for its
- * output. The gradients of gain and bias are sums over rows: first over fixed groups of rows, then over the groups in
- * order, so that the result depends on the shape alone. In backward a block has a group of rows and its threads have
- * columns: what a thread reads of a row serves both its gradient and the sums. Elements moved, at least:
+/* Normalisations, and sums over rows. In forward a block has a row, of which each thread keeps its part in registers.
+ * The gradients of gain and bias are sums over rows: first over fixed groups of rows, then over the groups in order, so
+ * that the result depends on the shape alone. In backward a block has a group of rows and its threads have columns:
+ * what a thread reads of a row serves both its gradient and the sums. In which order a row is summed follows from its
+ * length alone. Elements moved, at least:
  *   norm       forward 2 rows cols, backward 3 rows cols, 4 with a residual
  *   head norm  forward 2 rows heads head_dim, 3 where the input is kept, backward 3 rows heads head_dim
  *   bias       rows cols */
@@ -13,34 +14,6 @@ template <typename T> struct rows_of {
     uint32_t stride;
 };
 
-struct norm_stats {
-    float mean, rstd;
-};
-
-template <typename T, int N>
-static __device__ norm_stats stats_of(const T *in, uint32_t cols, bool layer, float eps, float *slots) {
-    float mean = 0.0f, sum = 0.0f;
-    if (layer) {
-        for (uint32_t i = threadIdx.x * N; i < cols; i += blockDim.x * N) {
-            float x[N];
-            ox_load<T, N>(x, in + i);
-            for (int k = 0; k < N; k++) {
-                sum += x[k];
-            }
-        }
-        mean = ox_block_sum(sum, slots) / (float)cols;
-        sum = 0.0f;
-    }
-    for (uint32_t i = threadIdx.x * N; i < cols; i += blockDim.x * N) {
-        float x[N];
-        ox_load<T, N>(x, in + i);
-        for (int k = 0; k < N; k++) {
-            sum += (x[k] - mean) * (x[k] - mean);
-        }
-    }
-    return norm_stats{mean, 1.0f / sqrtf(ox_block_sum(sum, slots) / (float)cols + eps)};
-}
-
 template <typename T> struct norm_forward_args {
     rows_of<T> out;
     rows_of<const T> in;
@@ -50,31 +23,84 @@ template <typename T> struct norm_forward_args {
     float eps, gain_offset;
 };
 
-template <typename T, int N> static __global__ void norm_forward_kernel(norm_forward_args<T> args) {
+enum { HELD = 4 };
+
+/* What a thread of a block has of a row: a pack of 16 bytes of every stretch as long as all threads reach. It holds
+ * HELD of them, all read before the first is used, and reads those of longer rows each time. */
+template <bool WIDE, typename T> struct held_row {
+    ox_chunk<T> near[HELD];
+    const T *row;
+    uint32_t cols, first, step;
+
+    __device__ __forceinline__ held_row(const T *row_, uint32_t cols_)
+        : row(row_), cols(cols_), first(threadIdx.x * ox_wide<T>::COUNT), step(blockDim.x * ox_wide<T>::COUNT) {
+#pragma unroll
+        for (uint32_t i = 0; i < HELD; i++) {
+            near[i] = ox_row_get<WIDE>(row, first + i * step, cols);
+        }
+    }
+    /* Calls fn(pack, its first element). */
+    template <typename F> __device__ __forceinline__ void each(F fn) const {
+#pragma unroll
+        for (uint32_t i = 0; i < HELD; i++) {
+            if (first + i * step < cols) {
+                fn(near[i], first + i * step);
+            }
+        }
+        for (uint32_t at = first + HELD * step; at < cols; at += step) {
+            fn(ox_row_get<WIDE>(row, at, cols), at);
+        }
+    }
+};
+
+template <bool WIDE, typename T> static __global__ void norm_forward_kernel(norm_forward_args<T> args) {
+    enum { N = ox_wide<T>::COUNT };
     __shared__ float slots[OX_WARP];
     const uint64_t row = blockIdx.x;
-    const T *const in = args.in.at + row * args.in.stride;
-    T *const out = args.out.at + row * args.out.stride;
-    const norm_stats stats = stats_of<T, N>(in, args.cols, args.mean != nullptr, args.eps, slots);
-    for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        float x[N], gain[N], bias[N] = {}, residual[N] = {};
-        ox_load<T, N>(x, in + i);
-        ox_load<T, N>(gain, args.gain + i);
+    const uint32_t cols = args.cols;
+    const held_row<WIDE, T> in(args.in.at + row * args.in.stride, cols);
+    float mean = 0.0f, sum = 0.0f;
+    if (args.mean != nullptr) {
+        in.each([&](const ox_chunk<T> &chunk, uint32_t) {
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                sum += chunk.at(k);
+            }
+        });
+        mean = ox_block_sum(sum, slots) / (float)cols;
+        sum = 0.0f;
+    }
+    in.each([&](const ox_chunk<T> &chunk, uint32_t at) {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float x = WIDE || at + k < cols ? chunk.at(k) - mean : 0.0f;
+            sum = __fmaf_rn(x, x, sum);
+        }
+    });
+    const float rstd = 1.0f / sqrtf(ox_block_sum(sum, slots) / (float)cols + args.eps);
+    in.each([&](const ox_chunk<T> &chunk, uint32_t at) {
+        ox_chunk<T> bias = {}, residual = {};
+        const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, cols);
         if (args.bias != nullptr) {
-            ox_load<T, N>(bias, args.bias + i);
+            bias = ox_row_get<WIDE>(args.bias, at, cols);
         }
         if (args.residual != nullptr) {
-            ox_load<T, N>(residual, args.residual + row * args.cols + i);
+            residual = ox_row_get<WIDE>(args.residual + row * cols, at, cols);
         }
+        float x[N];
+#pragma unroll
         for (int k = 0; k < N; k++) {
-            x[k] = (x[k] - stats.mean) * stats.rstd * (gain[k] + args.gain_offset) + bias[k] + residual[k];
+            x[k] = (chunk.at(k) - mean) * rstd * (gain.at(k) + args.gain_offset) +
+                   bias.at(k) + residual.at(k);
         }
-        ox_store<T, N>(out + i, x);
-    }
+        ox_chunk<T> out;
+        out.set(x);
+        ox_row_put<WIDE>(args.out.at + row * args.out.stride, at, cols, out);
+    });
     if (threadIdx.x == 0) {
-        args.rstd[row] = stats.rstd;
+        args.rstd[row] = rstd;
         if (args.mean != nullptr) {
-            args.mean[row] = stats.mean;
+            args.mean[row] = mean;
         }
     }
 }
@@ -255,65 +281,70 @@ template <typename T> struct norm_backward_args {
 
 /* Jacobian of the norm: din = rstd * (g - mean(g) - n * mean(g * n)), with g = dout * gain and n the normed row;
  * mean(g) is subtracted only if the norm subtracts a mean. For rows of any width, one by one. */
-template <typename T, int N> static __global__ void norm_backward_kernel(norm_backward_args<T> args) {
+template <bool WIDE, typename T> static __global__ void norm_backward_kernel(norm_backward_args<T> args) {
+    enum { N = ox_wide<T>::COUNT };
     __shared__ float slots[OX_WARP];
-    const uint64_t row = blockIdx.x, at = row * args.cols;
+    const uint64_t row = blockIdx.x, begin = row * args.cols;
+    const uint32_t cols = args.cols;
     const float rstd = args.rstd[row], mean = args.mean != nullptr ? args.mean[row] : 0.0f;
-    float sum = 0.0f, sum_normed = 0.0f, x[N], d[N], gain[N];
-    for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        ox_load<T, N>(x, args.in + at + i);
-        ox_load<T, N>(d, args.dout + at + i);
-        ox_load<T, N>(gain, args.gain + i);
+    float sum = 0.0f, sum_normed = 0.0f;
+    for (uint32_t at = threadIdx.x * N; at < cols; at += blockDim.x * N) {
+        const ox_chunk<T> x = ox_row_get<WIDE>(args.in + begin, at, cols);
+        const ox_chunk<T> d = ox_row_get<WIDE>(args.dout + begin, at, cols);
+        const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, cols);
+#pragma unroll
         for (int k = 0; k < N; k++) {
-            const float g = d[k] * (gain[k] + args.gain_offset);
+            const float g = d.at(k) * (gain.at(k) + args.gain_offset);
             sum += g;
-            sum_normed += g * ((x[k] - mean) * rstd);
+            sum_normed += g * ((x.at(k) - mean) * rstd);
         }
     }
-    const float per_col = 1.0f / (float)args.cols;
+    const float per_col = 1.0f / (float)cols;
     sum_normed = ox_block_sum(sum_normed, slots) * per_col;
     sum = args.mean != nullptr ? ox_block_sum(sum, slots) * per_col : 0.0f;
-    for (uint32_t i = threadIdx.x * N; i < args.cols; i += blockDim.x * N) {
-        float residual[N] = {};
-        ox_load<T, N>(x, args.in + at + i);
-        ox_load<T, N>(d, args.dout + at + i);
-        ox_load<T, N>(gain, args.gain + i);
+    for (uint32_t at = threadIdx.x * N; at < cols; at += blockDim.x * N) {
+        const ox_chunk<T> x = ox_row_get<WIDE>(args.in + begin, at, cols);
+        const ox_chunk<T> d = ox_row_get<WIDE>(args.dout + begin, at, cols);
+        const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, cols);
+        ox_chunk<T> residual = {};
         if (args.residual != nullptr) {
-            ox_load<T, N>(residual, args.residual + at + i);
+            residual = ox_row_get<WIDE>(args.residual + begin, at, cols);
         }
+        float out[N];
+#pragma unroll
         for (int k = 0; k < N; k++) {
-            const float g = d[k] * (gain[k] + args.gain_offset);
-            d[k] = residual[k] + rstd * (g - sum - (x[k] - mean) * rstd * sum_normed);
+            const float g = d.at(k) * (gain.at(k) + args.gain_offset);
+            out[k] = residual.at(k) +
+                     rstd * (g - sum - (x.at(k) - mean) * rstd * sum_normed);
         }
-        ox_store<T, N>(args.din + at + i, d);
+        ox_chunk<T> din;
+        din.set(out);
+        ox_row_put<WIDE>(args.din + begin, at, cols, din);
     }
 }
 
 enum { GROUP_THREADS = 512 };
 
 /* What a thread has read of a row. */
-template <typename T, int N, int PACKS> struct row_part {
-    ox_pack<T, N> in[PACKS], dout[PACKS];
+template <typename T, int PACKS> struct row_part {
+    ox_chunk<T> in[PACKS], dout[PACKS];
     float mean, rstd;
 };
 
 /* The threads of a row have PACKS packs of columns each, as far apart as all threads of the row reach. A thread without
  * columns there, or with a row past the group, has zeros. */
-template <typename T, int N, int PACKS>
-static __device__ __forceinline__ void fetch(row_part<T, N, PACKS> *part, const norm_backward_args<T> &args,
-                                             uint32_t row, uint32_t past) {
-    const bool row_there = row < past;
-    part->rstd = row_there ? args.rstd[row] : 0.0f;
-    part->mean = row_there && args.mean != nullptr ? args.mean[row] : 0.0f;
+template <bool WIDE, typename T, int PACKS>
+static __device__ __forceinline__ void fetch(row_part<T, PACKS> *part, const norm_backward_args<T> &args, uint32_t row,
+                                             uint32_t past) {
+    const uint32_t cols = row < past ? args.cols : 0;
+    const uint64_t begin = (uint64_t)row * args.cols;
+    part->rstd = cols > 0 ? args.rstd[row] : 0.0f;
+    part->mean = cols > 0 && args.mean != nullptr ? args.mean[row] : 0.0f;
 #pragma unroll
     for (int i = 0; i < PACKS; i++) {
-        const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
-        const uint64_t at = (uint64_t)row * args.cols + col;
-        part->in[i] = part->dout[i] = ox_pack<T, N>{};
-        if (row_there && col < args.cols) {
-            part->in[i] = *(const ox_pack<T, N> *)(args.in + at);
-            part->dout[i] = *(const ox_pack<T, N> *)(args.dout + at);
-        }
+        const uint32_t col = (i * blockDim.x + threadIdx.x) * ox_wide<T>::COUNT;
+        part->in[i] = ox_row_get<WIDE>(args.in + begin, col, cols);
+        part->dout[i] = ox_row_get<WIDE>(args.dout + begin, col, cols);
     }
 }
 
@@ -354,36 +385,44 @@ static __device__ void write_sums(float *to, float *near, const float (&sums)[CO
 
 /* A group of rows in one pass: a thread has the same columns in all rows, and loads the next row while the sums of this
  * one are combined. PLAIN: also sums dout itself. */
-template <typename T, int N, int PACKS, bool PLAIN>
-static __global__ void __launch_bounds__(GROUP_THREADS, PACKS == 1 && !PLAIN ? 2 : 1)
+template <bool WIDE, int PACKS, bool PLAIN, typename T>
+static __global__ void __launch_bounds__(GROUP_THREADS, WIDE && PACKS == 1 ? 2 : 1)
 norm_backward_group_kernel(norm_backward_args<T> args) {
+    enum { N = ox_wide<T>::COUNT };
     __shared__ float2 slots[2][OX_WARP];
     const uint32_t per_group = (args.rows + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * per_group;
     const uint32_t past = begin + per_group < args.rows ? begin + per_group : args.rows;
     const float per_col = 1.0f / (float)args.cols;
-    ox_pack<T, N> gain[PACKS];
     float dgain[PACKS * N] = {}, dbias[PACKS * N] = {};
-    row_part<T, N, PACKS> next;
-#pragma unroll
-    for (int i = 0; i < PACKS; i++) {
-        const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
-        gain[i] = col < args.cols ? *(const ox_pack<T, N> *)(args.gain + col) : ox_pack<T, N>{};
-    }
-    fetch(&next, args, begin + threadIdx.y, past);
+    row_part<T, PACKS> next;
+    fetch<WIDE>(&next, args, begin + threadIdx.y, past);
     for (uint32_t first = begin, turn = 0; first < past; first += blockDim.y, turn++) {
-        const row_part<T, N, PACKS> part = next;
+        row_part<T, PACKS> part = next;
         const uint32_t row = first + threadIdx.y;
-        fetch(&next, args, row + blockDim.y, past);
+        const uint32_t cols = row < past ? args.cols : 0;
+        const uint32_t added = args.residual != nullptr ? cols : 0;
+        const T *const to_add = args.residual + (uint64_t)row * args.cols;
+        ox_chunk<T> residual[PACKS];
+        if constexpr (WIDE) {
+#pragma unroll
+            for (int i = 0; i < PACKS; i++) {
+                residual[i] = ox_row_get<WIDE>(to_add, (i * blockDim.x + threadIdx.x) * N, added);
+            }
+            fetch<WIDE>(&next, args, row + blockDim.y, past);
+        }
         float2 sum = make_float2(0.0f, 0.0f);
 #pragma unroll
-        for (int i = 0; i < PACKS * N; i++) {
-            const float d = ox_widen(part.dout[i / N].at[i % N]);
-            const float g = d * (ox_widen(gain[i / N].at[i % N]) + args.gain_offset);
-            const float normed = (ox_widen(part.in[i / N].at[i % N]) - part.mean) * part.rstd;
-            sum.x += g;
-            sum.y += g * normed;
-            dgain[i] += d * normed;
-            dbias[i] += PLAIN ? d : 0.0f;
+        for (int i = 0; i < PACKS; i++) {
+            const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, (i * blockDim.x + threadIdx.x) * N, args.cols);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const float d = part.dout[i].at(k), g = d * (gain.at(k) + args.gain_offset);
+                const float normed = (part.in[i].at(k) - part.mean) * part.rstd;
+                sum.x += g;
+                sum.y += g * normed;
+                dgain[i * N + k] += d * normed;
+                dbias[i * N + k] += PLAIN ? d : 0.0f;
+            }
         }
         sum = row_sums(sum, slots[turn % 2]);
         sum.x = args.mean != nullptr ? sum.x * per_col : 0.0f;
@@ -391,21 +430,25 @@ norm_backward_group_kernel(norm_backward_args<T> args) {
 #pragma unroll
         for (int i = 0; i < PACKS; i++) {
             const uint32_t col = (i * blockDim.x + threadIdx.x) * N;
-            const bool is_there = row < past && col < args.cols;
-            const uint64_t at = (uint64_t)row * args.cols + col;
-            ox_pack<T, N> din = {};
-            if (is_there && args.residual != nullptr) {
-                din = *(const ox_pack<T, N> *)(args.residual + at);
+            const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, col, args.cols); /* from the nearest cache */
+            if constexpr (!WIDE) { /* late, and so the next row: addresses of elements take its registers */
+                residual[i] = ox_row_get<WIDE>(to_add, col, added);
             }
+            float din[N];
+            part.in[i].keep_words();
+            part.dout[i].keep_words();
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const float g = ox_widen(part.dout[i].at[k]) * (ox_widen(gain[i].at[k]) + args.gain_offset);
-                const float normed = (ox_widen(part.in[i].at[k]) - part.mean) * part.rstd;
-                ox_narrow(ox_widen(din.at[k]) + part.rstd * (g - sum.x - normed * sum.y), &din.at[k]);
+                const float g = part.dout[i].at(k) * (gain.at(k) + args.gain_offset);
+                const float normed = (part.in[i].at(k) - part.mean) * part.rstd;
+                din[k] = residual[i].at(k) + part.rstd * (g - sum.x - normed * sum.y);
             }
-            if (is_there) {
-                *(ox_pack<T, N> *)(args.din + at) = din;
-            }
+            ox_chunk<T> chunk;
+            chunk.set(din);
+            ox_row_put<WIDE>(args.din + (uint64_t)row * args.cols, col, cols, chunk);
+        }
+        if constexpr (!WIDE) {
+            fetch<WIDE>(&next, args, row + blockDim.y, past);
         }
     }
     float *const to = args.scratch + (uint64_t)blockIdx.x * (PLAIN ? 2 : 1) * args.cols;
@@ -416,7 +459,7 @@ norm_backward_group_kernel(norm_backward_args<T> args) {
     }
 }
 
-/* Threads per row in a block: enough for one load each, in whole warps. */
+/* Threads per row in a block, in whole warps, `per_thread` elements each, as far as a block reaches. */
 static unsigned threads_for(uint32_t cols, unsigned per_thread) {
     const unsigned wanted = (cols + per_thread - 1) / per_thread;
     const unsigned threads = (wanted + OX_WARP - 1) / OX_WARP * OX_WARP;
@@ -424,7 +467,6 @@ static unsigned threads_for(uint32_t cols, unsigned per_thread) {
 }
 
 template <typename T> static ox_status norm_forward(const ox_cuda_queue *queue, const ox_op_norm_forward *op) {
-    enum { WIDE = ox_wide<T>::COUNT };
     norm_forward_args<T> args = {};
     args.out = rows_of<T>{(T *)op->out, op->out_stride == 0 ? op->cols : op->out_stride};
     args.in = rows_of<const T>{(const T *)op->in, op->in_stride == 0 ? op->cols : op->in_stride};
@@ -439,8 +481,8 @@ template <typename T> static ox_status norm_forward(const ox_cuda_queue *queue, 
     const bool is_wide = ox_all_wide<T>(op->out, op->cols, args.out.stride) &&
                          ox_all_wide<T>(op->in, op->cols, args.in.stride) && wide<T>(op->gain, op->cols) &&
                          wide<T>(op->bias, op->cols) && wide<T>(op->residual, op->cols);
-    const ox_launch_shape shape = {op->rows, threads_for(op->cols, is_wide ? (unsigned)WIDE : 1), 0};
-    ox_launch(is_wide ? norm_forward_kernel<T, WIDE> : norm_forward_kernel<T, 1>, queue, shape, args);
+    const ox_launch_shape shape = {op->rows, threads_for(op->cols, HELD * ox_wide<T>::COUNT), 0};
+    ox_launch(is_wide ? norm_forward_kernel<true, T> : norm_forward_kernel<false, T>, queue, shape, args);
     return OX_OK;
 }
 
@@ -449,23 +491,25 @@ template <typename T> static bool is_wide(const norm_backward_args<T> &args) {
            wide<T>(args.in, args.cols) && wide<T>(args.gain, args.cols);
 }
 
-template <typename T, int PACKS>
+template <int PACKS, typename T>
 static void launch_group(const ox_cuda_queue *queue, const ox_launch_shape &shape, const norm_backward_args<T> &args) {
-    enum { WIDE = ox_wide<T>::COUNT };
-    ox_launch(args.plain ? norm_backward_group_kernel<T, WIDE, PACKS, true>
-                         : norm_backward_group_kernel<T, WIDE, PACKS, false>, queue, shape, args);
+    void (*const kernels[2][2])(norm_backward_args<T>) = {
+        {norm_backward_group_kernel<false, PACKS, false, T>, norm_backward_group_kernel<false, PACKS, true, T>},
+        {norm_backward_group_kernel<true, PACKS, false, T>, norm_backward_group_kernel<true, PACKS, true, T>}};
+    ox_launch(kernels[is_wide<T>(args)][args.plain], queue, shape, args);
 }
 
 /* Works in one pass; returns the number of groups. */
 template <typename T> static unsigned backward_by_group(const ox_cuda_queue *queue, const norm_backward_args<T> &args) {
-    const unsigned packs = args.cols / ox_wide<T>::COUNT, each = packs > (unsigned)GROUP_THREADS ? 2 : 1;
+    enum { N = ox_wide<T>::COUNT };
+    const unsigned packs = (args.cols + N - 1) / N, each = packs > (unsigned)GROUP_THREADS ? 2 : 1;
     const unsigned x = (packs + each * OX_WARP - 1) / (each * OX_WARP) * OX_WARP, y = GROUP_THREADS / x;
     const unsigned groups = groups_for(args.rows, 2 * y, OX_CUDA_ROW_GROUPS);
     const ox_launch_shape shape = {groups, dim3(x, y), y > 1 ? args.cols * sizeof(float) : 0};
     if (each == 1) {
-        launch_group<T, 1>(queue, shape, args);
+        launch_group<1>(queue, shape, args);
     } else {
-        launch_group<T, 2>(queue, shape, args);
+        launch_group<2>(queue, shape, args);
     }
     return groups;
 }
@@ -473,13 +517,11 @@ template <typename T> static unsigned backward_by_group(const ox_cuda_queue *que
 /* Works in two passes: columns first, then rows, which may be written over dout. */
 template <typename T>
 static void backward_by_row(const ox_cuda_queue *queue, const norm_backward_args<T> &args, const sum_targets &sums) {
-    enum { WIDE = ox_wide<T>::COUNT };
     const column_args<T> columns = {heads_of<const T>{args.dout, args.cols, 1, args.cols}, args.in, args.mean,
                                     args.rstd, args.scratch, args.rows, args.cols, args.plain};
     sum_columns<T>(queue, columns, groups_for(args.rows, GROUP_ROWS_MIN, OX_CUDA_ROW_GROUPS), sums);
-    const bool all_wide = is_wide<T>(args);
-    const ox_launch_shape shape = {args.rows, threads_for(args.cols, all_wide ? (unsigned)WIDE : 1), 0};
-    ox_launch(all_wide ? norm_backward_kernel<T, WIDE> : norm_backward_kernel<T, 1>, queue, shape, args);
+    const ox_launch_shape shape = {args.rows, threads_for(args.cols, ox_wide<T>::COUNT), 0};
+    ox_launch(is_wide<T>(args) ? norm_backward_kernel<true, T> : norm_backward_kernel<false, T>, queue, shape, args);
 }
 
 template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue, const ox_op_norm_backward *op) {
@@ -489,7 +531,7 @@ template <typename T> static ox_status norm_backward(const ox_cuda_queue *queue,
         layer ? op->mean : nullptr, op->rstd, (float *)op->scratch, op->rows, op->cols, op->dbias != nullptr,
         op->gain_offset};
     const sum_targets sums = {{op->dgain, op->dbias}, op->begins};
-    if (is_wide<T>(args) && op->cols <= 2 * GROUP_THREADS * ox_wide<T>::COUNT) {
+    if (op->cols <= 2 * GROUP_THREADS * ox_wide<T>::COUNT) {
         const unsigned groups = backward_by_group<T>(queue, args);
         add_groups(queue, group_args{sums, args.scratch, op->cols, groups});
     } else {
@@ -528,32 +570,53 @@ static __device__ __forceinline__ float lanes_sum(float value, unsigned lanes) {
     return value;
 }
 
-template <typename T, int N> static __global__ void head_norm_forward_kernel(head_args<T> args) {
-    const uint32_t head = (blockIdx.x * blockDim.x + threadIdx.x) / args.lanes, width = args.inout.width;
-    const uint32_t begin = threadIdx.x % args.lanes * N, step = args.lanes * N;
-    const bool is_there = head < args.heads;
-    T *const x = head_at(args.inout, is_there ? head : 0);
-    float sum = 0.0f, raw[N], gain[N];
-    for (uint32_t i = begin; is_there && i < width; i += step) {
-        ox_load<T, N>(raw, x + i);
-        for (int k = 0; k < N; k++) {
-            sum += raw[k] * raw[k];
-        }
+enum { HEADS_EACH = 4 };
+
+/* The lanes of a head have a chunk of it each, and more of a wide one. They take HEADS_EACH heads of a block, and read
+ * the first chunks of all before they use one. */
+template <bool WIDE, typename T> static __global__ void head_norm_forward_kernel(head_args<T> args) {
+    enum { N = ox_wide<T>::COUNT };
+    const uint32_t sets = blockDim.x / args.lanes, width = args.inout.width, step = args.lanes * N;
+    const uint32_t first = blockIdx.x * sets * HEADS_EACH + threadIdx.x / args.lanes;
+    const uint32_t begin = threadIdx.x % args.lanes * N;
+    T *x[HEADS_EACH];
+    ox_chunk<T> near[HEADS_EACH];
+#pragma unroll
+    for (uint32_t i = 0; i < HEADS_EACH; i++) {
+        const uint32_t head = first + i * sets;
+        x[i] = head_at(args.inout, head < args.heads ? head : 0);
+        near[i] = ox_row_get<WIDE>(x[i], begin, head < args.heads ? width : 0);
     }
-    const float rstd = 1.0f / sqrtf(lanes_sum(sum, args.lanes) / (float)width + args.eps);
-    for (uint32_t i = begin; is_there && i < width; i += step) {
-        ox_load<T, N>(raw, x + i);
-        ox_load<T, N>(gain, args.gain + i);
-        if (args.saved != nullptr) {
-            ox_store<T, N>(args.saved + (uint64_t)head * width + i, raw);
+#pragma unroll
+    for (uint32_t i = 0; i < HEADS_EACH; i++) {
+        const uint32_t head = first + i * sets, there = head < args.heads ? width : 0;
+        float sum = 0.0f;
+        ox_chunk<T> raw = near[i];
+        for (uint32_t at = begin; at < there; at += step) {
+            raw = at == begin ? near[i] : ox_row_get<WIDE>(x[i], at, there);
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                sum = __fmaf_rn(raw.at(k), raw.at(k), sum);
+            }
         }
-        for (int k = 0; k < N; k++) {
-            raw[k] *= rstd * (gain[k] + args.gain_offset);
+        const float rstd = 1.0f / sqrtf(lanes_sum(sum, args.lanes) / (float)width + args.eps);
+        for (uint32_t at = begin; at < there; at += step) {
+            raw = at == begin ? near[i] : ox_row_get<WIDE>(x[i], at, there);
+            const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, width);
+            float out[N];
+            if (args.saved != nullptr) {
+                ox_row_put<WIDE>(args.saved + (uint64_t)head * width, at, width, raw);
+            }
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                out[k] = raw.at(k) * (rstd * (gain.at(k) + args.gain_offset));
+            }
+            raw.set(out);
+            ox_row_put<WIDE>(x[i], at, width, raw);
         }
-        ox_store<T, N>(x + i, raw);
-    }
-    if (is_there && begin == 0) {
-        args.rstd[head] = rstd;
+        if (there > 0 && begin == 0) {
+            args.rstd[head] = rstd;
+        }
     }
 }
 
@@ -575,42 +638,51 @@ template <typename T> static __global__ void head_norm_backward_kernel(head_args
     }
 }
 
-/* A group of heads in one pass: the lanes of a head keep the sums of their columns over all their heads. */
-template <typename T, int N> static __global__ void head_norm_group_kernel(head_args<T> args) {
+/* What a thread has read of a head; zeros without one. */
+template <typename T> struct head_part {
+    ox_chunk<T> d, x;
+    float rstd;
+};
+template <bool WIDE, typename T>
+static __device__ __forceinline__ head_part<T> fetch_head(const head_args<T> &args, uint32_t head, uint32_t past,
+                                                          uint32_t at) {
+    const uint32_t there = head < past ? args.inout.width : 0;
+    return head_part<T>{ox_row_get<WIDE>(head_at(args.inout, there > 0 ? head : 0), at, there),
+                        ox_row_get<WIDE>(args.saved + (uint64_t)head * args.inout.width, at, there),
+                        there > 0 ? args.rstd[head] : 0.0f};
+}
+
+/* A group of heads in one pass: the lanes of a head keep the sums of their columns over all their heads, and read the
+ * next head while they work on one. */
+template <bool WIDE, typename T> static __global__ void head_norm_group_kernel(head_args<T> args) {
+    enum { N = ox_wide<T>::COUNT };
     __shared__ float near[OX_BLOCK_THREADS * N];
     const uint32_t per_group = (args.heads + gridDim.x - 1) / gridDim.x, begin = blockIdx.x * per_group;
     const uint32_t past = begin + per_group < args.heads ? begin + per_group : args.heads;
     const uint32_t width = args.inout.width, at = threadIdx.x % args.lanes * N, sets = OX_BLOCK_THREADS / args.lanes;
-    const bool has_cols = at < width;
-    float gain[N] = {}, dgain[N] = {};
-    if (has_cols) {
-        ox_load<T, N>(gain, args.gain + at);
-    }
+    const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, width);
+    float dgain[N] = {};
+    head_part<T> next = fetch_head<WIDE>(args, begin + threadIdx.x / args.lanes, past, at);
     for (uint32_t first = begin; first < past; first += sets) {
         const uint32_t head = first + threadIdx.x / args.lanes;
-        const bool is_there = has_cols && head < past;
-        T *const d_at = head_at(args.inout, is_there ? head : 0) + at;
-        const float rstd = is_there ? args.rstd[head] : 0.0f;
-        float d[N] = {}, x[N] = {}, sum = 0.0f;
-        if (is_there) {
-            ox_load<T, N>(d, d_at);
-            ox_load<T, N>(x, args.saved + (uint64_t)head * width + at);
-        }
+        const head_part<T> part = next;
+        next = fetch_head<WIDE>(args, head + sets, past, at);
+        float d[N], x[N], sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            x[k] *= rstd;
-            dgain[k] += d[k] * x[k];
-            d[k] *= gain[k] + args.gain_offset;
+            x[k] = part.x.at(k) * part.rstd;
+            dgain[k] += part.d.at(k) * x[k];
+            d[k] = part.d.at(k) * (gain.at(k) + args.gain_offset);
             sum += d[k] * x[k];
         }
         sum = lanes_sum(sum, args.lanes) / (float)width;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            d[k] = rstd * (d[k] - x[k] * sum);
+            d[k] = part.rstd * (d[k] - x[k] * sum);
         }
-        if (is_there) {
-            ox_store<T, N>(d_at, d);
-        }
+        ox_chunk<T> out;
+        out.set(d);
+        ox_row_put<WIDE>(head_at(args.inout, head < past ? head : 0), at, head < past ? width : 0, out);
     }
     for (int k = 0; k < N; k++) {
         near[threadIdx.x * N + k] = dgain[k];
@@ -634,8 +706,8 @@ static uint32_t lanes_for(uint32_t width, uint32_t per_lane) {
     return lanes;
 }
 
-static ox_launch_shape by_head(uint32_t heads, uint32_t lanes) {
-    const uint32_t per_block = OX_BLOCK_THREADS / lanes;
+static ox_launch_shape by_head(uint32_t heads, uint32_t lanes, uint32_t each) {
+    const uint32_t per_block = OX_BLOCK_THREADS / lanes * each;
     return ox_launch_shape{(heads + per_block - 1) / per_block, OX_BLOCK_THREADS, 0};
 }
 
@@ -646,13 +718,11 @@ template <typename T> static bool heads_are_wide(const head_args<T> &args) {
 
 template <typename T>
 static ox_status head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
-    enum { WIDE = ox_wide<T>::COUNT };
     head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
                          (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps, op->gain_offset};
-    const bool is_wide = heads_are_wide<T>(args);
-    args.lanes = is_wide ? lanes_for(op->head_dim, WIDE) : (uint32_t)OX_WARP;
-    ox_launch(is_wide ? head_norm_forward_kernel<T, WIDE> : head_norm_forward_kernel<T, 1>, queue,
-              by_head(args.heads, args.lanes), args);
+    args.lanes = lanes_for(op->head_dim, ox_wide<T>::COUNT);
+    ox_launch(heads_are_wide<T>(args) ? head_norm_forward_kernel<true, T> : head_norm_forward_kernel<false, T>, queue,
+              by_head(args.heads, args.lanes, HEADS_EACH), args);
     return OX_OK;
 }
 
@@ -663,9 +733,10 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
                                (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
                                lanes_for(op->head_dim, WIDE), 0.0f, op->gain_offset};
     const sum_targets sums = {{op->dgain, nullptr}, op->begins};
-    if (heads_are_wide<T>(args) && op->head_dim <= OX_WARP * WIDE) {
+    if (op->head_dim <= OX_WARP * WIDE) {
         const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);
-        ox_launch(head_norm_group_kernel<T, WIDE>, queue, ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
+        ox_launch(heads_are_wide<T>(args) ? head_norm_group_kernel<true, T> : head_norm_group_kernel<false, T>, queue,
+                  ox_launch_shape{groups, OX_BLOCK_THREADS, 0}, args);
         add_groups(queue, group_args{sums, args.scratch, op->head_dim, groups});
         return OX_OK;
     }
@@ -673,7 +744,7 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
     const column_args<T> columns = {dout, args.saved, nullptr, args.rstd, args.scratch, args.heads, op->head_dim,
                                     false};
     sum_columns<T>(queue, columns, groups_for(args.heads, GROUP_ROWS_MIN, GROUPS_MAX), sums);
-    ox_launch(head_norm_backward_kernel<T>, queue, by_head(args.heads, OX_WARP), args);
+    ox_launch(head_norm_backward_kernel<T>, queue, by_head(args.heads, OX_WARP, 1), args);
     return OX_OK;
 }
 

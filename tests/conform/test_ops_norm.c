@@ -114,6 +114,37 @@ static void copy_rows(float *out, uint32_t out_stride, const float *in, uint32_t
     }
 }
 
+/* A copy that begins one element after an address of 16 bytes, or room for one, of NaNs. */
+static void *shifted(enum ox_real real, const float *values, size_t len) {
+    float *const wide = floats(len + 1);
+    for (size_t i = 0; i < len; i++) {
+        wide[i + 1] = values == NULL ? NAN : values[i];
+    }
+    wide[0] = NAN;
+    return (unsigned char *)reals_of(real, wide, len + 1) + ox_real_bytes(real);
+}
+
+/* Wherever the same rows lie, the same bits come out. */
+static void check_forward_placed(struct lab *lab, const struct data *data, struct ox_op_norm_forward op,
+                                 const float *out, const float *rstd) {
+    const int keep = guard_count;
+    const uint32_t rows = op.rows, cols = op.cols;
+    float *const packed = floats(data->len);
+    op.in = shifted(data->real, data->in, data->len);
+    op.gain = shifted(data->real, data->gain, cols);
+    op.residual = op.residual == NULL ? NULL : shifted(data->real, data->residual, data->len);
+    op.out = shifted(data->real, NULL, data->len);
+    op.in_stride = op.out_stride = 0;
+    op.rstd = floats(rows);
+    op.mean = op.mean == NULL ? NULL : floats(rows);
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_forward, &op));
+    lab_finish(lab);
+    copy_rows(packed, cols, floats_of(data->real, op.out, data->len), cols, data->shape);
+    CHECK(memcmp(packed, out, data->len * sizeof(float)) == 0);
+    CHECK(memcmp(op.rstd, rstd, rows * sizeof(float)) == 0);
+    guards_end(keep);
+}
+
 static void run_forward(struct lab *lab, const struct data *data, float *mean, float *rstd) {
     const struct norm_case *const shape = data->shape;
     const enum ox_real real = data->real;
@@ -156,6 +187,33 @@ static void run_forward(struct lab *lab, const struct data *data, float *mean, f
         check_real_error(real, "mean", error_of(mean, data->mean, shape->rows), 4e-7, 4e-7);
     }
     lab_digest(lab, packed, data->len * sizeof(float));
+    if (data->len < 20000) {
+        check_forward_placed(lab, data, op, packed, rstd);
+    }
+}
+
+static void check_backward_placed(struct lab *lab, const struct data *data, struct ox_op_norm_backward op,
+                                  const float *din) {
+    const int keep = guard_count;
+    float *const sums[2] = {op.dgain, op.dbias};
+    op.din = shifted(data->real, NULL, data->len);
+    op.dout = shifted(data->real, data->dout, data->len);
+    op.in = shifted(data->real, data->in, data->len);
+    op.residual = op.residual == NULL ? NULL : shifted(data->real, data->residual, data->len);
+    op.dgain = floats(op.cols);
+    op.dbias = op.dbias == NULL ? NULL : floats(op.cols);
+    for (uint32_t i = 0; i < op.cols; i++) {
+        op.dgain[i] = data->start;
+        if (op.dbias != NULL) {
+            op.dbias[i] = data->start;
+        }
+    }
+    REQUIRE_OK(OX_QUEUE(&lab->ops, lab->lane, norm_backward, &op));
+    lab_finish(lab);
+    CHECK(memcmp(floats_of(data->real, op.din, data->len), din, data->len * sizeof(float)) == 0);
+    CHECK(memcmp(op.dgain, sums[0], op.cols * sizeof(float)) == 0);
+    CHECK(op.dbias == NULL || memcmp(op.dbias, sums[1], op.cols * sizeof(float)) == 0);
+    guards_end(keep);
 }
 
 /* Sums that begin are what is added to zeros. */
@@ -231,6 +289,9 @@ static void run_backward(struct lab *lab, const struct data *data, const float *
     lab_digest(lab, din, data->len * sizeof(float));
     lab_digest(lab, dgain, shape->cols * sizeof(float));
     check_real_error(real, "din", error_of(din, data->din, data->len), 1.5e-6, 4e-3);
+    if (data->len < 20000) {
+        check_backward_placed(lab, data, op, din);
+    }
     for (uint32_t i = 0; i < shape->cols; i++) {
         dgain[i] -= data->start;
         dbias[i] -= data->start;
