@@ -83,11 +83,17 @@ template <typename T, int N> static __global__ void settle_kernel(ox_op_settle o
     }
 }
 
-static __global__ void logits_kernel(float *logits, uint64_t count, float scale, float cap) {
+template <int N> static __global__ void logits_kernel(float *logits, uint64_t count, float scale, float cap) {
     const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const float x = scale * logits[i];
-        logits[i] = cap == 0.0f ? x : cap * tanhf(x / cap);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count / N; i += stride) {
+        float x[N];
+        ox_load<float, N>(x, logits + i * N);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            x[k] *= scale;
+            x[k] = cap == 0.0f ? x[k] : cap * tanhf(x[k] / cap);
+        }
+        ox_store<float, N>(logits + i * N, x);
     }
 }
 
@@ -160,8 +166,9 @@ extern "C" ox_status ox_cuda_settle(const ox_cuda_queue *queue, const void *args
 
 extern "C" ox_status ox_cuda_logits(const ox_cuda_queue *queue, const void *args) {
     const ox_op_logits *const op = (const ox_op_logits *)args;
-    ox_launch(logits_kernel, queue, flat(queue, op->count, false), op->logits, op->count,
-              op->scale == 0.0f ? 1.0f : op->scale, op->cap);
+    const bool is_wide = all_wide(op->logits, nullptr, nullptr, op->count);
+    ox_launch(is_wide ? logits_kernel<STEP> : logits_kernel<1>, queue, flat(queue, op->count, is_wide), op->logits,
+              op->count, op->scale == 0.0f ? 1.0f : op->scale, op->cap);
     return OX_OK;
 }
 
@@ -181,23 +188,46 @@ extern "C" ox_status ox_cuda_bf16_pack(const ox_cuda_queue *queue, const void *a
     return ox_cuda_narrow(queue, OX_REAL_BF16, op->out, op->in, op->count);
 }
 
-/* A warp takes a block of 64 numbers, two in each lane. */
+enum { EIGHT = 8, EIGHT_LANES = OX_BLOCK8_ELEMS / EIGHT }; /* of the numbers of a block, by neighbouring lanes */
+
+/* The word of codes of four numbers. */
+static __device__ __forceinline__ uint32_t codes_of(const ox_chunk<float> &chunk, float inverse) {
+    uint32_t word = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const signed char code = inverse > 0.0f ? (signed char)rintf(chunk.at(k) * inverse) : 0;
+        word |= (uint32_t)(unsigned char)code << 8 * k;
+    }
+    return word;
+}
+
+/* The lanes of a warp have blocks that lie side by side. */
+template <bool WIDE>
 static __global__ void block8_pack_kernel(unsigned char *blocks, const float *in, uint64_t count, uint64_t bytes) {
     const uint64_t block_count = (count + OX_BLOCK8_ELEMS - 1) / OX_BLOCK8_ELEMS;
-    const uint64_t warps = gridDim.x * (blockDim.x / OX_WARP);
-    const unsigned lane = threadIdx.x % OX_WARP;
-    const uint64_t first = (uint64_t)blockIdx.x * (blockDim.x / OX_WARP) + threadIdx.x / OX_WARP;
-    for (uint64_t i = first; i < block_count; i += warps) {
-        const uint64_t at = i * OX_BLOCK8_ELEMS + 2 * lane;
-        const float x = at < count ? in[at] : 0.0f, y = at + 1 < count ? in[at + 1] : 0.0f;
-        const float most = ox_warp_max(fmaxf(fabsf(x), fabsf(y))), zero = ox_warp_sum(x * 0.0f + y * 0.0f);
-        const float scale = ox_block8_scale(most + zero), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-        unsigned char *const block = blocks + i * OX_BLOCK8_BYTES;
-        if (lane == 0) {
+    const uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * EIGHT;
+    const uint32_t there = at >= count ? 0 : count - at < EIGHT ? (uint32_t)(count - at) : (uint32_t)EIGHT;
+    const ox_chunk<float> low = ox_row_get<WIDE>(in + at, 0, there), high = ox_row_get<WIDE>(in + at, 4, there);
+    float most = 0.0f, zero = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        most = fmaxf(most, fmaxf(fabsf(low.at(k)), fabsf(high.at(k))));
+        zero += low.at(k) * 0.0f + high.at(k) * 0.0f; /* not 0 where one is not finite */
+    }
+#pragma unroll
+    for (int distance = EIGHT_LANES / 2; distance > 0; distance /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, distance));
+        zero += __shfl_xor_sync(0xffffffffu, zero, distance);
+    }
+    const float scale = ox_block8_scale(most + zero), inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    unsigned char *const block = blocks + at / OX_BLOCK8_ELEMS * OX_BLOCK8_BYTES;
+    uint32_t *const codes = (uint32_t *)(block + 4 + at % OX_BLOCK8_ELEMS);
+    if (at / OX_BLOCK8_ELEMS < block_count) {
+        if (at % OX_BLOCK8_ELEMS == 0) {
             *(float *)block = scale;
         }
-        block[4 + 2 * lane] = inverse > 0.0f ? (unsigned char)(signed char)rintf(x * inverse) : 0;
-        block[5 + 2 * lane] = inverse > 0.0f ? (unsigned char)(signed char)rintf(y * inverse) : 0;
+        codes[0] = codes_of(low, inverse);
+        codes[1] = codes_of(high, inverse);
     }
     const uint64_t past = block_count * OX_BLOCK8_BYTES + threadIdx.x;
     if (blockIdx.x == 0 && past < bytes) {
@@ -205,24 +235,47 @@ static __global__ void block8_pack_kernel(unsigned char *blocks, const float *in
     }
 }
 
+template <bool WIDE>
 static __global__ void block8_unpack_kernel(float *out, const unsigned char *blocks, uint64_t count) {
-    const uint64_t stride = (uint64_t)gridDim.x * blockDim.x;
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride) {
-        const unsigned char *const block = blocks + i / OX_BLOCK8_ELEMS * OX_BLOCK8_BYTES;
-        out[i] = (float)(signed char)block[4 + i % OX_BLOCK8_ELEMS] * *(const float *)block;
+    const uint64_t at = ((uint64_t)blockIdx.x * blockDim.x + threadIdx.x) * EIGHT;
+    if (at >= count) {
+        return;
     }
+    const uint32_t there = count - at < EIGHT ? (uint32_t)(count - at) : (uint32_t)EIGHT;
+    const unsigned char *const block = blocks + at / OX_BLOCK8_ELEMS * OX_BLOCK8_BYTES;
+    const uint32_t *const codes = (const uint32_t *)(block + 4 + at % OX_BLOCK8_ELEMS);
+    const float scale = *(const float *)block;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t word = codes[i];
+        float numbers[4];
+        ox_chunk<float> chunk;
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            numbers[k] = (float)(signed char)(word >> 8 * k) * scale;
+        }
+        chunk.set(numbers);
+        ox_row_put<WIDE>(out + at, i * 4, there, chunk);
+    }
+}
+
+/* A thread has EIGHT numbers, some of which may not be there. */
+static ox_launch_shape by_eights(uint64_t count) {
+    const uint64_t per_block = OX_BLOCK_THREADS * EIGHT;
+    return ox_launch_shape{(unsigned)(count == 0 ? 1 : (count + per_block - 1) / per_block), OX_BLOCK_THREADS, 0};
 }
 
 extern "C" ox_status ox_cuda_block8_pack(const ox_cuda_queue *queue, const void *args) {
     const ox_op_block8_pack *const op = (const ox_op_block8_pack *)args;
-    ox_launch(block8_pack_kernel, queue, flat(queue, (op->count + 1) / 2, false), (unsigned char *)op->blocks, op->in,
-              op->count, ox_exchange_bytes(OX_EXCHANGE_Q8, op->count));
+    ox_launch(all_wide(op->in, nullptr, nullptr, op->count) ? block8_pack_kernel<true> : block8_pack_kernel<false>,
+              queue, by_eights(op->count), (unsigned char *)op->blocks, op->in, op->count,
+              ox_exchange_bytes(OX_EXCHANGE_Q8, op->count));
     return OX_OK;
 }
 
 extern "C" ox_status ox_cuda_block8_unpack(const ox_cuda_queue *queue, const void *args) {
     const ox_op_block8_unpack *const op = (const ox_op_block8_unpack *)args;
-    ox_launch(block8_unpack_kernel, queue, flat(queue, op->count, false), op->out, (const unsigned char *)op->blocks,
-              op->count);
+    ox_launch(all_wide(op->out, nullptr, nullptr, op->count) ? block8_unpack_kernel<true> : block8_unpack_kernel<false>,
+              queue, by_eights(op->count), op->out, (const unsigned char *)op->blocks, op->count);
     return OX_OK;
 }
