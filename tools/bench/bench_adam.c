@@ -1,6 +1,7 @@
 /* `offload bench adam`: compares the optimizer with memory bandwidth. Each optimizer and state format runs over planes
- * far larger than the caches, beside a plain loop that reads and writes the same bytes without computing. AdamW in one
- * pass is also compared with three passes: scale the gradient, update fp32 copies, round the weights.
+ * far larger than the caches, chunk by chunk as in a run, beside a plain loop that reads and writes the same bytes
+ * without computing. AdamW in one pass is also compared with three passes: scale the gradient, update fp32 copies,
+ * round the weights.
  *
  * The two of a pair are timed alternately, so that other load slows both, and the median of the rounds' ratios counts.
  * Bytes follow from the format: each plane is read and written once, with ordinary stores. `work` is the ratio of
@@ -21,6 +22,7 @@
 
 enum {
     GRAIN = 4096, LINE = 64, SUMS = 64,
+    CHUNK_ELEMS = 262144,         /* those of a run, OX_SHARD_CHUNK_ELEMS of the planner */
     PARAM_BYTES = 34,             /* per parameter, in all planes of both sides */
     FULL_MEGAPARAMS = 48, BRIEF_MEGAPARAMS = 16,
 };
@@ -56,6 +58,7 @@ struct comparison {
     bool sums_up;               /* the optimizer sums the bits of what it reads and writes */
     bool saves;                 /* it saves what it replaces, where the three passes have their planes */
     bool ahead;                 /* it makes weights alone, and saves those */
+    struct ox_range chunk;      /* what it is at */
     uint64_t sums[SUMS];        /* sums of what was read, so that no read is dropped */
 };
 
@@ -144,7 +147,8 @@ static uint64_t thread_ns(void) {
 static void fused_share(void *context, uint32_t idx, uint32_t count) {
     struct comparison *const comparison = context;
     const struct planes *const planes = &comparison->planes;
-    const struct ox_range range = ox_pool_range(comparison->params, GRAIN, idx, count);
+    const struct ox_range chunk = comparison->chunk, share = ox_pool_range(chunk.end - chunk.begin, GRAIN, idx, count);
+    const struct ox_range range = {.begin = chunk.begin + share.begin, .end = chunk.begin + share.end};
     struct ox_update_sums sums = {0};
     struct ox_update_span span = {
         .hi = planes->hi + range.begin,
@@ -210,7 +214,10 @@ static struct duration timed(struct comparison *comparison, const struct runner 
         comparison->sums_up = runner->sums_up;
         comparison->saves = runner->saves;
         comparison->ahead = runner->ahead;
-        ox_pool_run(comparison->pool, fused_share, comparison);
+        for (uint64_t at = 0; at < comparison->params; at += CHUNK_ELEMS) {
+            comparison->chunk = (struct ox_range){at, ox_min_u64(at + CHUNK_ELEMS, comparison->params)};
+            ox_pool_run(comparison->pool, fused_share, comparison);
+        }
     }
     return (struct duration){.wall = (double)(ox_clock_ns() - begin_ns) * 1e-9,
                              .work = (double)comparison->work * 1e-9};
