@@ -12,13 +12,14 @@
 #     largest   the most layers of an 8192-wide model that trains with 24 GiB, 100 GiB and 50 GiB of drive
 #     peers     PyTorch at the same shapes: in GPU memory, and FSDP2 and ZeRO-3 with offload to the host
 #
-# Without PART it runs all but the last two, in this order; --cases picks some of their cases (hbm-14b, offload-8b-32k, as
-# records name them), of which peers takes those it has too. Each part fits in ten minutes and uses what earlier parts
-# left in FOLDER (build/bench-gpu). Records are lines of JSON in FOLDER/records.jsonl; a table of the GPU's records
-# comes last. A step's time is the median of the steps after the second. Models have fresh weights. Each run is killed
-# after its last step, because its final save is not needed. Idle is the part of a step in which the compute lane runs
-# nothing on the GPU, by events on its stream, as in a trace. --emulated uses toy sizes and the plugin of tests/simt:
-# its figures are meaningless and only show that the script runs.
+# Without PART it runs all but the last two, in this order; --cases picks some of their cases (hbm-14b, offload-8b-32k:
+# as records name them), of which peers takes those that it has. Each part fits in ten minutes and uses what earlier parts
+# left in FOLDER (build/bench-gpu). Records are lines of JSON in FOLDER/records.jsonl; a table of the GPU's records comes
+# last. A step's time is the median of the steps after the second. Models have fresh weights, whose gradients are far
+# above the usual limit: it is set so high that updates go ahead, as in a run that has settled. Each run is killed after
+# its last step, because its final save is not needed; there must be room for one of the weights. Idle is the part of a
+# step in which the compute lane runs nothing on the GPU, by events on its stream, as in a trace. --emulated uses toy
+# sizes and the plugin of tests/simt: its figures are meaningless and only show that the script runs.
 set -u
 . "$(dirname "$0")/script.sh"
 
@@ -140,7 +141,8 @@ run_case() { # case, model, batch, micro-batches, then words
     "$program" train --model "$config" --from-scratch --data "$out/text.txt" --data-format bytes \
         --output "$out/run-$case" --device cuda --dtype $dtype --grad-dtype $dtype --max-seq-length "$seq" \
         --per-device-train-batch-size "$batch" --gradient-accumulation-steps "$micro" --max-steps $((steps + 1)) \
-        --eval-fraction 0 --eval-steps 0 --save-steps 0 --trace on $profile "$@" >"$out/run-$case.log" 2>&1 &
+        --eval-fraction 0 --eval-steps 0 --save-steps 0 --save-only-model --max-grad-norm 1e6 --trace on $profile "$@" \
+        >"$out/run-$case.log" 2>&1 &
     pid=$!
     begin=$(date +%s) metrics=$out/run-$case/metrics.jsonl done=0
     while kill -0 "$pid" 2>/dev/null && [ "$done" -lt "$steps" ] && [ $(($(date +%s) - begin)) -lt "$limit" ]; do

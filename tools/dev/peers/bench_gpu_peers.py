@@ -61,7 +61,13 @@ def build(torch, config, recompute):
             self.gate_up = nn.Linear(hidden, 2 * width, bias=False)
             self.down = nn.Linear(width, hidden, bias=False)
 
+        # Recomputed within the module: what fully_shard does before its forward is not done again.
         def forward(self, x, cosine, sine):
+            if recompute:
+                return torch.utils.checkpoint.checkpoint(self.compute, x, cosine, sine, use_reentrant=False)
+            return self.compute(x, cosine, sine)
+
+        def compute(self, x, cosine, sine):
             batch, seq, _ = x.shape
             qkv = self.qkv(self.norm1(x)).view(batch, seq, heads + 2 * kv_heads, head_dim).transpose(1, 2)
             q, k, v = qkv.split((heads, kv_heads, kv_heads), dim=1)
@@ -89,10 +95,7 @@ def build(torch, config, recompute):
             cosine, sine = angles.cos(), angles.sin()
             x = self.embed(ids)
             for block in self.blocks:
-                if recompute:
-                    x = torch.utils.checkpoint.checkpoint(block, x, cosine, sine, use_reentrant=False)
-                else:
-                    x = block(x, cosine, sine)
+                x = block(x, cosine, sine)
             logits = self.head(self.norm(x))
             return functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
