@@ -224,8 +224,8 @@ static void test_standard_place(const char *slow) {
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && sys_said(&process, "no profile of that name; the program comes with "
                                                        "a100-4-drives, cpu-2-cores, h100-x8-4-drives, "
-                                                       "h100-x8-ethernet, h100-x8-infiniband, h200-4-drives, "
-                                                       "rtx4090-1-drive"));
+                                                       "h100-x8-ethernet, h100-x8-infiniband, "
+                                                       "h200-16-cores, h200-4-drives, rtx4090-1-drive"));
     static const char *const names[] = {"--profile=h200-4-drives", "--profile=h200-4-drives.json"};
     for (unsigned i = 0; i < 2; i++) {
         json = plan(names[i], NULL);

@@ -316,7 +316,7 @@ static void check_example(const char *path) {
     for (size_t i = 0; i < json_array_size(drives); i++) {
         check_sourced(path, sources, "drives.", json_array_get(drives, i));
     }
-    CHECK(json_object_get(sources, "task_seconds") != NULL && machine.drive_count > 0);
+    CHECK(json_object_get(sources, "task_seconds") != NULL && machine.drive_count == json_array_size(drives));
     json_decref(top);
 }
 
