@@ -9,6 +9,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+/* How long a thread spins before it sleeps, in turns of the loop, and how often that was in vain. */
+struct spin {
+    uint32_t count, in_vain;
+};
+
 struct worker {
     struct ox_pool *pool;
     pthread_t thread;
@@ -20,7 +25,7 @@ struct ox_pool {
     struct worker *workers; /* size - 1 */
     pthread_mutex_t lock;
     pthread_cond_t start, end;
-    uint32_t spin;          /* used by the caller alone */
+    struct spin spin; /* used by the caller alone */
     /* Counts loops, twice; odd while the caller waits for every thread. Written under the lock, and read without it by
      * threads that spin: such a loop they begin at once, since the caller changes nothing before they have ended. */
     _Atomic uint64_t round;
@@ -35,9 +40,11 @@ struct ox_pool {
 /* The pool that this thread was last bound for, as its share 0. */
 static _Thread_local const struct ox_pool *bound_to;
 
-/* A thread spins before it sleeps: on the compute lane the next loop usually follows within microseconds. Where it does
- * not, or where other threads need the processor, spinning only delays them: each wait in vain halves the next one. */
-enum { SPIN_MAX = 4000, SPIN_MIN = 60 };
+/* A thread spins before it sleeps: on the compute lane the next loop usually follows within microseconds, and chunks of
+ * an update within the time by which threads differ. Where it does not, or where other threads need the processor,
+ * spinning only delays them: each wait in vain halves the next one. Once all sleep before every loop, a wait that would
+ * have been long enough is not seen any more, so now and then a thread tries one. */
+enum { SPIN_MAX = 4000, SPIN_MIN = 60, SPIN_TRIED = 500, TRIED_EVERY = 32 };
 
 static void relax(void) {
 #if defined(__x86_64__)
@@ -47,8 +54,15 @@ static void relax(void) {
 #endif
 }
 
-static uint32_t next_spin(uint32_t spin, bool in_vain) {
-    return in_vain ? (uint32_t)ox_max_u64(SPIN_MIN, spin / 2) : (uint32_t)ox_min_u64(SPIN_MAX, 2 * (uint64_t)spin);
+static void after_spin(struct spin *spin, bool in_vain) {
+    spin->in_vain += in_vain;
+    if (!in_vain) {
+        spin->count = (uint32_t)ox_min_u64(SPIN_MAX, 2 * (uint64_t)spin->count);
+    } else if (spin->in_vain % TRIED_EVERY == 0 && spin->count < SPIN_TRIED) {
+        spin->count = SPIN_TRIED;
+    } else {
+        spin->count = (uint32_t)ox_max_u64(SPIN_MIN, spin->count / 2);
+    }
 }
 
 /* Binds a thread to the node of its share; returns an errno. */
@@ -84,15 +98,15 @@ static void *worker_main(void *own) {
     struct worker *const worker = own;
     struct ox_pool *const pool = worker->pool;
     uint64_t seen = 0;
-    uint32_t spin = SPIN_MAX;
+    struct spin spin = {.count = SPIN_MAX};
     ox_pool_fn *fn = NULL;
     void *context = NULL;
     for (;;) {
-        for (uint32_t i = 0; i < spin && atomic_load(&pool->round) == seen; i++) {
+        for (uint32_t i = 0; i < spin.count && atomic_load(&pool->round) == seen; i++) {
             relax();
         }
         const uint64_t round = atomic_load(&pool->round);
-        spin = next_spin(spin, round == seen);
+        after_spin(&spin, round == seen);
         if (round != seen && round % 2 == 1) {
             seen = round;
             fn = pool->fn;
@@ -141,10 +155,10 @@ static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool m
     pthread_cond_broadcast(&pool->start);
     fn(context, 0, pool->size);
     uint32_t i = 0;
-    for (; i < pool->spin && atomic_load(&pool->running) > 0; i++) {
+    for (; i < pool->spin.count && atomic_load(&pool->running) > 0; i++) {
         relax();
     }
-    pool->spin = next_spin(pool->spin, i == pool->spin);
+    after_spin(&pool->spin, i == pool->spin.count);
     pthread_mutex_lock(&pool->lock);
     pool->fn = may_miss ? NULL : pool->fn;
     while (atomic_load(&pool->running) > 0) {
@@ -230,7 +244,7 @@ enum ox_status ox_pool_open_on(const struct ox_nodes *nodes, uint32_t thread_cou
     }
     pool->workers = workers;
     pool->size = 1;
-    pool->spin = SPIN_MAX;
+    pool->spin = (struct spin){.count = SPIN_MAX};
     if (nodes != NULL) {
         pool->nodes = *nodes;
     }
