@@ -2,7 +2,8 @@
 # Checks on this machine's GPU what the CUDA device promises: builds, runs each check, and prints one table. Exit status
 # 1 when a check failed.
 #
-#   tools/dev/check_gpu.sh [--emulated] [--jobs N] [--keep FOLDER] [--own-attention] [--plant CHECK] [CHECK...]
+#   tools/dev/check_gpu.sh [--emulated] [--at-once] [--jobs N] [--keep FOLDER] [--own-attention] [--plant CHECK]
+#                          [CHECK...]
 #
 #     build      the program, the plugin and the tests build
 #     device     the program finds the GPU and computes on it
@@ -17,15 +18,17 @@
 #
 # --emulated runs the same checks at toy sizes with the plugin of tests/simt, which is how tools/dev/check_gpu_test.sh
 # tests this script; checks that need hardware or a sanitizer are skipped. --plant shows one check a fault that it must
-# refuse. --own-attention lets no run use cuDNN. --keep names the folder for runs and logs; without it they are removed
-# after success.
+# refuse. --own-attention lets no run use cuDNN. --at-once runs conform, golden, bits, resume and learn beside each other,
+# in a GPU and cores that one of them leaves idle: a third of the time. --keep names the folder for runs and logs; without
+# it they are removed after success.
 set -u
 . "$(dirname "$0")/script.sh"
 
-emulated=0 jobs=$(nproc) keep= plant= wanted= attention=
+emulated=0 at_once=0 jobs=$(nproc) keep= plant= wanted= attention=
 while [ $# -gt 0 ]; do
     case $1 in
     --emulated) emulated=1 ;;
+    --at-once) at_once=1 ;;
     --jobs) jobs=${2:?}; shift ;;
     --keep) keep=${2:?}; shift ;;
     --plant) plant=${2:?}; shift ;;
@@ -321,23 +324,46 @@ check_racecheck() {
 
 failed=0
 write_inputs
-for check in $all; do
-    case " $wanted " in
-    *" $check "*) ;;
-    *) continue ;;
-    esac
+
+# Runs a check, and leaves its exit status and tenths of seconds.
+run_check() {
     begin=$(date +%s%N)
     ("check_$check") >"$work/$check.log" 2>&1
-    status=$?
-    seconds=$((($(date +%s%N) - begin) / 100000000))
+    echo "$? $((($(date +%s%N) - begin) / 100000000))" >"$work/$check.ended"
+}
+
+report() {
+    read -r status tenths <"$work/$check.ended"
     case $status in
     0) verdict=pass ;;
     77) verdict=skip ;;
     *) verdict=FAIL failed=$((failed + 1)) ;;
     esac
     result=$(cat "$work/$check.result" 2>/dev/null)
-    printf '%-10s %s %4d.%d s  %s\n' "$check" "$verdict" $((seconds / 10)) $((seconds % 10)) "$result"
+    printf '%-10s %s %4d.%d s  %s\n' "$check" "$verdict" $((tenths / 10)) $((tenths % 10)) "$result"
     [ "$verdict" != FAIL ] || tail -n 15 "$work/$check.log" | sed 's/^/    /'
+}
+
+is_wanted() {
+    case " $wanted " in
+    *" $check "*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
+# Of those that run at once none may be one that the others need, or that looks at the memory in use.
+together='conform golden bits resume learn'
+for check in $together; do
+    [ "$at_once" -eq 0 ] || ! is_wanted || run_check &
+done
+wait
+for check in $all; do
+    is_wanted || continue
+    case "$at_once $together " in
+    1*" $check "*) ;;
+    *) run_check ;;
+    esac
+    report
 done
 [ "$failed" -eq 0 ] || echo "$failed checks failed; logs and runs are in $work"
 [ "$failed" -eq 0 ]

@@ -41,6 +41,7 @@ expect 1 '^conform  *FAIL .*/test_ops_flat is not built' conform
 [ -n "$built" ] && OX_BUILD=$built || unset OX_BUILD
 expect 1 '^racecheck  *FAIL' --plant racecheck racecheck
 expect 1 'bits  *FAIL' --plant bits device bits
+expect 1 'resume  *pass' --at-once --plant bits bits resume
 expect 2 'there is no check speed' speed
 expect 2 'tools/dev/check_gpu.sh \[--emulated\]' --unknown
 mkdir "$root/bench"

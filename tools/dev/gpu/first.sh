@@ -70,7 +70,7 @@ part_machine() {
     check_gpu machine device
 }
 part_check() {
-    check_gpu check conform golden bits resume memory
+    check_gpu check --at-once conform golden bits resume memory
 }
 part_learn() {
     check_gpu learn learn
