@@ -160,7 +160,9 @@ static void run_loop(struct ox_pool *pool, ox_pool_fn *fn, void *context, bool m
     }
     after_spin(&pool->spin, i == pool->spin.count);
     pthread_mutex_lock(&pool->lock);
-    pool->fn = may_miss ? NULL : pool->fn;
+    if (may_miss) {
+        pool->fn = NULL;
+    }
     while (atomic_load(&pool->running) > 0) {
         pthread_cond_wait(&pool->end, &pool->lock);
     }
