@@ -36,6 +36,7 @@ struct ox_mesh_tried {
     enum ox_sim_resource binding; /* what is at its limit for longest, and for which share of the step */
     double binding_share;
 };
+const char *ox_context_mode_name(enum ox_context_mode mode); /* as --context-parallel-mode has it */
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh);
 
 /* What a choice asks of its caller. */

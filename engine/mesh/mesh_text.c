@@ -14,6 +14,11 @@ const char *ox_mesh_kind_name(uint32_t kind) {
                                    : others[kind - OX_MESH_TENSOR];
 }
 
+const char *ox_context_mode_name(enum ox_context_mode mode) {
+    static const char *const names[OX_CONTEXT_MODE_COUNT] = {"gather", "ulysses", "ring"};
+    return names[mode];
+}
+
 /* Writes "dp=2,pp=4,tp=2": data and pipe always, the others where there are such ranks. */
 static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_BYTES]) {
     const struct {
@@ -27,7 +32,7 @@ static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_
     }
     if (mesh->context > 1 && mesh->context_mode != OX_CONTEXT_GATHER) {
         used += snprintf(text + used, SIZES_BYTES - (size_t)used, " %s",
-                         mesh->context_mode == OX_CONTEXT_RING ? "ring" : "ulysses");
+                         ox_context_mode_name(mesh->context_mode));
     }
     if (mesh->chunks > 1) {
         snprintf(text + used, SIZES_BYTES - (size_t)used, " x %u", mesh->chunks);

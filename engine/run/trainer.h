@@ -99,6 +99,8 @@ void ox_trainer_verdict(const struct ox_trainer *trainer, struct ox_verdict *out
 OX_MUST enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_plan_detail detail,
                                             const struct ox_advice *advice, char **text);
 
+/* How the context ranks of a plan, where it has any, see each other's keys and values. */
+enum ox_context_mode ox_trainer_context_mode(const struct ox_trainer *trainer);
 /* What --mesh auto has found; NULL where it was not asked for. */
 const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer);
 

@@ -25,7 +25,7 @@ static uint64_t plans_memory_bytes(const struct ox_engine_plan *plan) {
     return bytes;
 }
 
-enum { UNEVEN_LINE_BYTES = 192, RANKS_LINE_BYTES = 160 + UNEVEN_LINE_BYTES };
+enum { UNEVEN_LINE_BYTES = 192, RANKS_LINE_BYTES = 320 + UNEVEN_LINE_BYTES };
 
 /* Writes a line on ranks of which the first has much more than its part of the model, and what divides it better; ""
  * where that is not so. */
@@ -41,17 +41,20 @@ static void uneven_text(const struct ox_engine_plan *plan, char text[UNEVEN_LINE
     }
 }
 
-
-/* Says what all ranks take together, where there are several: the ledger is of the first one. Another line says where
- * they do not divide the model evenly. */
-static const char *all_ranks_text(const struct ox_engine_plan *plan, char text[RANKS_LINE_BYTES]) {
-    const uint32_t ranks = ox_plan_rank_count(&plan->input);
+/* Says what all ranks take together, where there are several: the ledger is of the first one. Other lines say how
+ * they divide rows, and where they do not divide the model evenly. */
+static const char *all_ranks_text(const struct ox_trainer *trainer, char text[RANKS_LINE_BYTES]) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const uint32_t ranks = ox_plan_rank_count(&plan->input), contexts = ox_plan_contexts(&plan->input);
     const char *before = " ";
     text[0] = '\0';
     if (ranks == 1) {
         return text;
     }
-    int used = snprintf(text, RANKS_LINE_BYTES, "memory of all %u ranks together:", ranks);
+    int used = contexts == 1 ? 0 : snprintf(
+        text, RANKS_LINE_BYTES, "rows of every sequence: %u groups over %u ranks, which see keys and values of others "
+        "by %s\n", ox_plan_row_groups(&plan->input), contexts, ox_context_mode_name(ox_trainer_context_mode(trainer)));
+    used += snprintf(text + used, RANKS_LINE_BYTES - (size_t)used, "memory of all %u ranks together:", ranks);
     for (int tier = plan->input.budget.unified ? OX_TIER_HOST : OX_TIER_DEVICE; tier < OX_TIER_COUNT; tier++) {
         const uint64_t bytes = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
         char size[OX_SIZE_TEXT_BYTES];
@@ -639,7 +642,7 @@ enum ox_status ox_trainer_plan_text(const struct ox_trainer *trainer, enum ox_pl
         engine->state.averages ? ", averages of the weights in f32" : "", ox_shard_bytes_per_elem(&plan->whole),
         products_text(trainer, products), engine->batch, engine->seq,
         engine->micro_batches, ox_plural_es(engine->micro_batches), steps, body,
-        meshes, all_ranks_text(plan, all_ranks),
+        meshes, all_ranks_text(trainer, all_ranks),
         eval_memory_text(plan, eval_memory), reference_text(trainer, reference),
         overhead, tables, prediction,
         ox_trainer_persist_text(trainer, persist), ox_trainer_wear_text(trainer, wear),

@@ -728,6 +728,10 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
     return status;
 }
 
+enum ox_context_mode ox_trainer_context_mode(const struct ox_trainer *trainer) {
+    return trainer->engine_config.context_mode;
+}
+
 const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer) {
     return trainer->mesh_choice.listed > 0 ? &trainer->mesh_choice : NULL;
 }

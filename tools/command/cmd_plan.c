@@ -91,20 +91,55 @@ static void add_placement(json_t *json, const struct ox_engine_plan *plan) {
             json_object_set_new(json, row->key, row->is_switch ? json_boolean(value) : json_integer(value));
         }
     }
-    const struct ox_plan_ranks *const ranks = &plan->input.ranks;
-    if (ranks->count > 1) {
-        uint64_t bytes[OX_TIER_COUNT];
-        for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
-            bytes[tier] = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+}
+
+/* For each coordinate of a pipeline the stages that it computes; null without a pipeline. */
+static json_t *stages_json(const struct ox_plan_input *input) {
+    const uint32_t pipe = ox_plan_pipe(input);
+    json_t *const all = pipe > 1 ? json_array() : json_null();
+    for (uint32_t at = 0; at < pipe && pipe > 1; at++) {
+        json_t *const own = json_array();
+        for (uint32_t i = 0; i < input->model.stage_count; i++) {
+            if (ox_plan_stage_owner(input, i) == at) {
+                json_array_append_new(own, json_integer(i));
+            }
         }
-        json_object_set_new(json, "ranks", json_pack(
-            "{s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:i, s:i, s:b, s:o}", "count", (int)ranks->count, "pipeline",
-            (int)ox_plan_pipe(&plan->input), "context", (int)ox_plan_contexts(&plan->input), "tensor",
-            (int)ox_plan_tensors(&plan->input), "expert", (int)ox_plan_experts(&plan->input), "schedule",
-            ox_pipe_schedule_name(plan->input.placement.schedule), "sharding",
-            ox_sharding_name(ranks->sharding), "copies", (int)ox_plan_copies(&plan->input), "sum_groups",
-            (int)ranks->sum_groups, "library_sums", ranks->library_sums, "peak_bytes", by_tier(bytes)));
+        json_array_append_new(all, own);
     }
+    return all;
+}
+
+/* How context ranks see keys and values; null where there are none. */
+static json_t *mode_json(uint32_t contexts, enum ox_context_mode mode) {
+    return contexts > 1 ? json_string(ox_context_mode_name(mode)) : json_null();
+}
+
+/* Adds what several ranks are, and how they share the work. */
+static void add_ranks(json_t *json, const struct ox_trainer *trainer) {
+    const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
+    const struct ox_plan_input *const input = &plan->input;
+    const struct ox_plan_ranks *const ranks = &input->ranks;
+    const uint32_t contexts = ox_plan_contexts(input);
+    uint64_t bytes[OX_TIER_COUNT], own = 0;
+    if (ranks->count <= 1) {
+        return;
+    }
+    for (int tier = 0; tier < OX_TIER_COUNT; tier++) {
+        bytes[tier] = ox_engine_plan_all_bytes(plan, (enum ox_tier)tier);
+    }
+    for (uint32_t i = 0; i < input->model.unit_count; i++) {
+        own += input->table->shards[i].elem_count;
+    }
+    json_object_set_new(json, "ranks", json_pack(
+        "{s:i, s:i, s:i, s:i, s:o, s:i, s:i, s:s, s:o, s:s, s:i, s:I, s:i, s:i, s:b, s:s, s:i, s:o}", "count",
+        (int)ranks->count, "data", (int)(ox_plan_data_ranks(input) / contexts), "pipeline", (int)ox_plan_pipe(input),
+        "context", (int)contexts, "context_mode", mode_json(contexts, ox_trainer_context_mode(trainer)), "tensor",
+        (int)ox_plan_tensors(input), "expert", (int)ox_plan_experts(input), "schedule",
+        ox_pipe_schedule_name(input->placement.schedule), "stages", stages_json(input), "sharding",
+        ox_sharding_name(ranks->sharding), "copies", (int)ox_plan_copies(input), "own_parameters", (json_int_t)own,
+        "own_micro_batches", (int)input->model.micro_batches, "sum_groups", (int)ranks->sum_groups, "library_sums",
+        ranks->library_sums, "exchange_dtype", ox_exchange_dtype_name(ranks->exchange), "powersgd_rank",
+        ranks->low_rank != NULL ? (int)ranks->low_rank->rank : 0, "peak_bytes", by_tier(bytes)));
 }
 
 /* Adds the best mesh of every kind, where they were compared; null for the time of one that has no plan. */
@@ -114,9 +149,12 @@ static void add_meshes(json_t *json, const struct ox_mesh_choice *choice) {
         const struct ox_mesh_tried *const mesh = &choice->best[i];
         if (mesh->pipe > 0) {
             json_array_append_new(list, json_pack(
-                "{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:o, s:f, s:s, s:f, s:b}", "kind", ox_mesh_kind_name(i), "data",
-                (int)mesh->data, "pipeline", (int)mesh->pipe, "tensor", (int)mesh->tensor, "context",
-                (int)mesh->context, "expert", (int)mesh->expert, "chunks", (int)mesh->chunks, "step_seconds",
+                "{s:s, s:i, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:f, s:s, s:f, s:b}", "kind",
+                ox_mesh_kind_name(i), "data", (int)mesh->data, "pipeline", (int)mesh->pipe, "tensor",
+                (int)mesh->tensor, "context", (int)mesh->context, "context_mode",
+                mode_json(mesh->context, mesh->context_mode), "expert", (int)mesh->expert, "chunks",
+                (int)mesh->chunks, "schedule",
+                mesh->pipe > 1 ? json_string(ox_pipe_schedule_name(mesh->schedule)) : json_null(), "step_seconds",
                 ox_json_number(mesh->seconds), "least_seconds", mesh->sketch.least, "binding_resource",
                 ox_sim_resource_name(mesh->binding), "binding_share", mesh->binding_share, "taken",
                 i == choice->taken));
@@ -197,6 +235,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     json_object_set_new(json, "trained_parameters", json_integer((json_int_t)model->trained_count));
     add_verdict(json, trainer);
     add_placement(json, plan);
+    add_ranks(json, trainer);
     add_meshes(json, ox_trainer_meshes(trainer));
     add_groups(json, &ox_trainer_model(trainer)->config);
     add_room(json, trainer);

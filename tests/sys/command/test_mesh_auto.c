@@ -191,6 +191,22 @@ static void check_given(const struct sweep *sweep) {
     json_decref(json);
 }
 
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+/* The mode of the plan, and of the best mesh of context ranks where they were compared. */
+static void check_mode_told(const json_t *json, const char *mode) {
+    size_t i;
+    json_t *mesh;
+    CHECK(is_text(json_object_get(json_object_get(json, "ranks"), "context_mode"), mode));
+    json_array_foreach(json_object_get(json, "meshes"), i, mesh) {
+        const bool several = json_integer_value(json_object_get(mesh, "context")) > 1;
+        CHECK(several ? is_text(json_object_get(mesh, "context_mode"), mode)
+                      : json_is_null(json_object_get(mesh, "context_mode")));
+    }
+}
+
 /* Where heads can be divided, context ranks see each other's keys and values in the way that is faster; a mode that is
  * given stays. Options that no such mesh has are not advised. */
 static void check_modes(void) {
@@ -204,13 +220,16 @@ static void check_modes(void) {
     CHECK(json_is_null(json_object_get(json_object_get(json, "with_more"), "library_sums")));
     json_decref(json);
     const double ulysses = plan_mesh(&ways, config_path, "--mesh cp=4 --context-parallel-mode ulysses", &json);
+    check_mode_told(json, "ulysses");
     json_decref(json);
     const double chosen = plan_mesh(&ways, config_path, "--mesh auto --context-parallel-size 4", &json);
     CHECK(ulysses < gather && isfinite(gather) && chosen == ulysses);
     CHECK(strstr(process.outcome.err, "cp=4 ulysses, context") != NULL);
+    check_mode_told(json, "ulysses");
     json_decref(json);
     const double said = plan_mesh(&ways, config_path, "--mesh auto --cp-size 4 --context-parallel-mode gather", &json);
     CHECK(said == gather && strstr(process.outcome.err, "ulysses") == NULL);
+    check_mode_told(json, "gather");
     json_decref(json);
 }
 

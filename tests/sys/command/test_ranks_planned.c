@@ -119,7 +119,16 @@ static void test_meshes(void) {
     const json_t *const ranks = json_object_get(json, "ranks");
     CHECK(number(ranks, "count") == 4 && number(ranks, "pipeline") == 2);
     CHECK(strcmp(json_string_value(json_object_get(ranks, "schedule")), "vertical") == 0);
+    CHECK(number(ranks, "data") == 2 && number(ranks, "own_micro_batches") == 16);
+    CHECK(number(ranks, "own_parameters") > 0 && number(ranks, "own_parameters") < number(json, "parameters"));
+    CHECK(json_is_null(json_object_get(ranks, "context_mode")) && number(ranks, "powersgd_rank") == 0);
+    const json_t *const stages = json_object_get(ranks, "stages");
+    CHECK(json_array_size(stages) == 2 &&
+          json_array_size(json_array_get(stages, 0)) + json_array_size(json_array_get(stages, 1)) == 10);
     json_decref(json);
+    run(in_memory, "--context-parallel-size 2 --context-parallel-mode ring");
+    CHECK(strstr(process.outcome.out, "rows of every sequence: 2 groups over 2 ranks, which see keys and values of "
+                                      "others by ring\n") != NULL);
     run(in_memory, "--mesh pp=4");
     CHECK(strstr(process.outcome.out, "pipeline: 10 stages over 4 ranks; vertical; stages ") != NULL);
 }
