@@ -152,10 +152,10 @@ static const char *obstacle(const struct ox_model_config *config) {
         return "latent attention";
     }
     if (config->lora.r > 0) {
-        return "adapters (--lora-r)";
+        return "adapters";
     }
     if (config->shared_layers > 1) {
-        return "layers that share their weights (--share-layers)";
+        return "layers that share their weights";
     }
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         if (row->role == OX_ROLE_Q_NORM && row->shape[0] != OX_DIM_HEAD) {
@@ -174,23 +174,23 @@ enum ox_status ox_model_check_groups(const struct ox_model_config *config) {
     }
     const char *const why = obstacle(config);
     if (why != NULL) {
-        return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": the model (model_type \"%s\") has %s, which cannot "
-                       "be cut into groups; leave it out", groups, config->family, why);
+        return ox_fail(OX_E_CONFIG, "the model (model_type \"%s\") has %s, which cannot be cut into %" PRIu32
+                       " groups of features; use 1", config->family, why, groups);
     }
     if (config->mixture.per_unit > 0) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": with --tensor-groups %" PRIu32 " each group has "
-                       "its experts among its weights; give --experts-per-unit all", config->mixture.per_unit, groups);
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": each of %" PRIu32 " groups of features has its "
+                       "experts among its weights; give --experts-per-unit all", config->mixture.per_unit, groups);
     }
     shares_of(config, shares);
     list_possible(shares, possible, sizeof possible);
     if (groups > OX_TENSOR_GROUPS_MAX || config->vocab < groups) {
-        return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": at most %d; use %s", groups, OX_TENSOR_GROUPS_MAX,
+        return ox_fail(OX_E_CONFIG, "%" PRIu32 " groups of features: at most %d; use %s", groups, OX_TENSOR_GROUPS_MAX,
                        possible);
     }
     for (int i = 0; i < SHARES; i++) {
         if (shares[i].count % groups != 0) {
-            return ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": %" PRIu32 " %s cannot be divided by %" PRIu32
-                           "; use %s", groups, shares[i].count, shares[i].what, groups, possible);
+            return ox_fail(OX_E_CONFIG, "%" PRIu32 " %s cannot be cut into %" PRIu32 " groups of features; use %s",
+                           shares[i].count, shares[i].what, groups, possible);
         }
     }
     return OX_OK;

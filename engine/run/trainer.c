@@ -219,7 +219,7 @@ static enum ox_status set_engine_config(struct ox_trainer *trainer) {
                                : strcmp(config->place.optimizer_overlap, "off") == 0 ? 0
                                                                                      : 1,
                     .speculative_units =
-                        strcmp(config->place.optimizer_overlap, "held") == 0 || ox_trainer_routes(config)
+                        strcmp(config->place.optimizer_overlap, "held") == 0 || ox_trainer_routes(config) != NULL
                             ? 0
                             : (int32_t)config->place.speculative_units,
                     OX_SWITCH_ROWS(OX_SWITCH_AUTOMATIC)

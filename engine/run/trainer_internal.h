@@ -263,7 +263,7 @@ void ox_trainer_mark_matrices(struct ox_trainer *trainer);
 /* Refuses a model of which some experts that are units of their own have matrices for Muon, but their block has none:
  * the norm counts them in its place. */
 OX_MUST enum ox_status ox_trainer_check_hosts(const struct ox_model *model);
-/* Refuses groups of features with that optimizer. */
+/* Refuses groups of features of a mesh with that optimizer. */
 OX_MUST enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *trainer);
 /* Sets what Muon asks of the engine, if that is the optimizer: a part of ox_trainer_set_ranks. OX_E_CONFIG names what
  * does not go with it. */
@@ -302,8 +302,8 @@ uint32_t ox_trainer_unit(const struct ox_config *config);
 uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed);
 /* The factor of the balance loss of routers: as told, or as config.json asks for it. */
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model);
-/* Whether updates depend on how the tokens of the whole step were routed. */
-bool ox_trainer_routes(const struct ox_config *config);
+/* What makes updates depend on how the tokens of the whole step were routed, in words of options; NULL: nothing. */
+const char *ox_trainer_routes(const struct ox_config *config);
 /* Refuses options of routers where the model has none (OX_E_CONFIG), and warns of an optimizer that harms experts. */
 OX_MUST enum ox_status ox_trainer_check_routers(const struct ox_config *config, const struct ox_model *model);
 /* Its part about biases of the choice, which move with the update of their unit: so it depends on how experts are

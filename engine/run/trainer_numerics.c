@@ -357,15 +357,23 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
 
 /* ---- ranks that divide groups of features ---- */
 
+/* What asks for updates before the norm, in words of options; NULL: nothing. */
+static const char *updates_ahead(const struct ox_config *config) {
+    return strcmp(config->place.optimizer_overlap, "speculative") == 0 ? "--optimizer-overlap speculative"
+           : config->place.speculative_units > 0 && strcmp(config->place.optimizer_overlap, "held") != 0
+               ? "--speculative-units" : NULL;
+}
+
 /* What no group has several ranks update alike, and one of them writes it to their store, to which none may return. */
 static enum ox_status hold_updates(struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
     if (config->memory.nvme_count == 0) {
         return OX_OK;
     }
-    if (strcmp(config->place.optimizer_overlap, "speculative") == 0 || config->place.speculative_units > 0) {
-        return ox_fail(OX_E_CONFIG, "--optimizer-overlap speculative: does not exist with --tensor-parallel-size and "
-                       "--nvme together yet; use held");
+    const char *const ahead = updates_ahead(config);
+    if (ahead != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: does not exist with ranks that divide features (--tensor-parallel-size) and "
+                       "--nvme together yet; use --optimizer-overlap held", ahead);
     }
     trainer->engine_config.request.speculative_units = 0;
     return OX_OK;
@@ -378,9 +386,9 @@ enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer) {
         return OX_OK;
     }
     if (groups % tensors != 0) {
-        return ox_fail(OX_E_CONFIG, "--tensor-groups %u: --tensor-parallel-size %u needs %s for each rank; for a new "
-                       "run give %u", groups, tensors, groups < tensors ? "a group" : "as many groups",
-                       (uint32_t)ox_align_up(groups, tensors));
+        return ox_fail(OX_E_CONFIG, "%u ranks that divide features (--tensor-parallel-size) need %s each, and "
+                       "--tensor-groups is %u; for a new run give --tensor-groups %u", tensors,
+                       groups < tensors ? "a group" : "as many groups", groups, (uint32_t)ox_align_up(groups, tensors));
     }
     return is_power(groups / tensors)
                ? hold_updates(trainer)
@@ -426,8 +434,8 @@ static enum ox_status spare_device_memory(struct ox_engine_config *engine) {
 enum ox_status ox_trainer_check_muon_groups(const struct ox_trainer *trainer) {
     const uint32_t groups = ox_model_groups(&trainer->engine_config.model->config);
     return trainer->engine_config.state.kind != OX_OPTIM_MUON || groups == 1
-               ? OX_OK : ox_fail(OX_E_CONFIG, "--tensor-groups %" PRIu32 ": --optimizer muon updates whole matrices, "
-                                 "and these are cut into groups; leave one of them out", groups);
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--optimizer muon updates whole matrices, which %" PRIu32 " groups of "
+                                 "features cut", groups);
 }
 
 enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
@@ -438,7 +446,6 @@ enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer) {
     }
     const struct ox_model *const model = engine->model;
     bool any = false;
-    OX_TRY(ox_trainer_check_muon_groups(trainer));
     for (uint32_t i = 0; i < model->unit_count; i++) {
         any |= model->units[i].whole;
     }
@@ -593,8 +600,9 @@ uint64_t ox_trainer_objective_hash(const struct ox_config *config, uint64_t seed
     return config->loss.dpo ? ox_hash64(pairs, sizeof pairs, hash) : hash;
 }
 
-bool ox_trainer_routes(const struct ox_config *config) {
-    return config->optim.router_bias_update_rate > 0 || config->optim.idle_experts == OX_IDLE_SKIP;
+const char *ox_trainer_routes(const struct ox_config *config) {
+    return config->optim.idle_experts == OX_IDLE_SKIP        ? "--idle-experts skip"
+           : config->optim.router_bias_update_rate > 0 ? "--router-bias-update-rate" : NULL;
 }
 
 double ox_trainer_balance(const struct ox_config *config, const struct ox_model_config *model) {
@@ -684,11 +692,10 @@ enum ox_status ox_trainer_check_routers(const struct ox_config *config, const st
         ox_log(OX_LOG_INFO, "the balance loss of routers counts %g times, as output_router_logits of config.json asks; "
                             "--router-aux-loss-coef 0 leaves it out", ox_trainer_balance(config, &model->config));
     }
-    if (ox_trainer_routes(config) && (strcmp(config->place.optimizer_overlap, "speculative") == 0 ||
-                                      config->place.speculative_units > 0)) {
-        return ox_fail(OX_E_CONFIG, "--optimizer-overlap speculative: %s needs to know how all tokens of a step were "
-                       "routed before it updates; use held or auto", config->optim.idle_experts == OX_IDLE_SKIP
-                           ? "--idle-experts skip" : "--router-bias-update-rate");
+    const char *const ahead = updates_ahead(config), *const routes = ox_trainer_routes(config);
+    if (routes != NULL && ahead != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: %s needs to know how all tokens of a step were routed before it updates; use "
+                       "--optimizer-overlap held", ahead, routes);
     }
     OX_TRY(ox_trainer_check_bias(config, model));
     OX_TRY(check_idle(config, model));

@@ -171,6 +171,35 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
     return recorded;
 }
 
+/* What does not exist with groups of features, in words of options; NULL: all of the run does. */
+static const char *not_cut(const struct ox_trainer *trainer) {
+    const struct ox_config *const config = &trainer->config;
+    return config->parts.adapter[0] != '\0'   ? "--adapter"
+           : config->parts.lora_r > 0         ? "--lora-r"
+           : trainer->input.eval_alone        ? NULL
+           : config->parts.share_layers[0] != '\0' ? "--share-layers"
+           : config->optim.optimizer == OX_OPTIM_MUON ? "--optimizer muon, which updates whole matrices," : NULL;
+}
+
+/* Refuses what cannot be cut into so many groups of features, in the words that asked for them. */
+static enum ox_status check_cut(const struct ox_trainer *trainer, uint32_t groups, uint32_t per_unit, bool by_ranks) {
+    const struct ox_config *const config = &trainer->config;
+    struct ox_model_config model = ox_hf_model(trainer->folder)->config;
+    char said[OX_CONFIG_MESH_BYTES + 32];
+    snprintf(said, sizeof said, "--tensor-%s %" PRIu32, by_ranks ? "parallel-size" : "groups", groups);
+    if (by_ranks && config->ranks.tensor_parallel_size == 0) {
+        snprintf(said, sizeof said, "--mesh %s", config->ranks.mesh);
+    }
+    const char *const other = groups > 1 ? not_cut(trainer) : NULL;
+    if (other != NULL) {
+        return ox_fail(OX_E_CONFIG, "%s: does not exist with %s yet; leave one of them out", said, other);
+    }
+    model.tensor_groups = groups;
+    model.mixture.per_unit = per_unit;
+    const enum ox_status status = ox_model_check_groups(&model);
+    return status == OX_OK ? OX_OK : ox_fail_in(status, "%s", said);
+}
+
 enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     struct ox_config *const config = &trainer->config;
     const struct ox_recorded recorded = ox_trainer_recorded(trainer);
@@ -199,10 +228,10 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     if (sizes.expert > 1) { /* else the planner may choose */
         snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
     }
-    const enum ox_status status = ox_hf_regroup(trainer->folder, per_unit == OX_EXPERTS_AUTO ? 0 : per_unit,
-                                                (uint32_t)config->train.tensor_groups);
-    return status == OX_OK || !by_ranks ? status
-                                        : ox_fail_in(status, "--tensor-parallel-size %" PRIu32, sizes.tensor);
+    const uint32_t groups = (uint32_t)config->train.tensor_groups;
+    per_unit = per_unit == OX_EXPERTS_AUTO ? 0 : per_unit;
+    OX_TRY(check_cut(trainer, groups, per_unit, by_ranks));
+    return ox_hf_regroup(trainer->folder, per_unit, groups);
 }
 
 enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer) {
@@ -221,7 +250,7 @@ enum ox_status ox_trainer_share_layers(struct ox_trainer *trainer) {
     }
     const char *const other = config->parts.lora_r > 0        ? "--lora-r"
                               : config->parts.adapter[0] != '\0' ? "--adapter"
-                              : ox_trainer_routes(config) ? "--router-bias-update-rate and --idle-experts skip" : NULL;
+                              : ox_trainer_routes(config);
     if (other != NULL) {
         return ox_fail(OX_E_CONFIG, "--share-layers: does not exist with %s yet; leave one of them out", other);
     }

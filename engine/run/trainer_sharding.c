@@ -250,9 +250,9 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
         return OX_OK;
     }
     if (tensor_groups > 1) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: with --tensor-groups %" PRIu64 " each group has its "
-                       "experts among its weights, which --tensor-parallel-size divides; leave it out, or for a new "
-                       "run give --tensor-groups 1", ranks, tensor_groups);
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: each of %" PRIu64 " groups of features "
+                       "(--tensor-groups) has its experts among its weights, which --tensor-parallel-size divides; "
+                       "leave it out, or for a new run give --tensor-groups 1", ranks, tensor_groups);
     }
     list_possible(experts, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
@@ -361,6 +361,8 @@ static const char *not_of_low_rank(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_config *const config = &trainer->config;
     return engine->device == OX_DEVICE_CUDA                        ? "--device cuda"
+           : engine->tensors > 1                                   ? "ranks that divide features "
+                                                                     "(--tensor-parallel-size)"
            : ox_model_groups(&engine->model->config) > 1           ? "groups of features (--tensor-groups)"
            : engine->experts > 1                                   ? "--expert-parallel-size"
            : strcmp(config->ranks.mesh, "auto") == 0               ? "--mesh auto"

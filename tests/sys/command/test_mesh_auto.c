@@ -180,7 +180,7 @@ static void check_given(const struct sweep *sweep) {
     /* Groups of features that are given say which sizes can be. */
     CHECK(isfinite(plan_mesh(sweep, config_path, "--mesh auto --tensor-groups 1", &json)));
     CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), "tensor")) == 1);
-    CHECK(strstr(process.outcome.err, "no tensor ranks (--tensor-groups 1: --tensor-parallel-size ") != NULL);
+    CHECK(strstr(process.outcome.err, "ranks that divide features (--tensor-parallel-size) need ") != NULL);
     json_decref(json);
     /* So do groups of rows, which several data ranks do not have each. */
     CHECK(isfinite(plan_mesh(sweep, config_path, "--mesh auto --context-groups 4 --context-parallel-size 4", &json)));

@@ -131,6 +131,7 @@ static void test_refusals(const char *model) {
         {"--router-z-loss-coef -1", "router-z-loss-coef"},
         {"--router-bias-update-rate 0.1", "\"qwen3_moe\" have no bias of the choice"},
         {"--idle-experts skip --optimizer-overlap speculative", "--idle-experts skip needs to know how all tokens"},
+        {"--idle-experts skip --speculative-units 1", "--speculative-units: --idle-experts skip needs to know"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         train(model, "refused", cases[i].more);

@@ -124,16 +124,20 @@ static const struct refusal {
     const char *words, *says;
 } refusals[] = {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
-    {MIXTURE, 0, "--mesh tp=2,ep=2", "--experts-per-unit 2: with --tensor-groups 2 each group has its experts among "
-     "its weights; give --experts-per-unit all"},
+    {MIXTURE, 0, "--mesh tp=2,ep=2", "--mesh tp=2,ep=2: --experts-per-unit 2: each of 2 groups of features has its "
+     "experts among its weights; give --experts-per-unit all"},
     {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the 2 ranks that divide features "
      "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
-    {WHOLE_MIXTURE, 0, "--mesh dp=2,ep=2 --tensor-groups 2", "--expert-parallel-size 2: with --tensor-groups 2 each "
-     "group has its experts among its weights, which --tensor-parallel-size divides; leave it out"},
+    {WHOLE_MIXTURE, 0, "--mesh dp=2,ep=2 --tensor-groups 2", "--expert-parallel-size 2: each of 2 groups of "
+     "features (--tensor-groups) has its experts among its weights, which --tensor-parallel-size divides; leave it "
+     "out"},
     {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
-    {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all", "share-layers"},
+    {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all",
+     "--tensor-parallel-size 2: does not exist with --share-layers yet; leave one of them out"},
+    {LLAMA, 0, "--tensor-groups 2 --share-layers all", "--tensor-groups 2: does not exist with --share-layers yet"},
     {LLAMA, 0, "--ranks 2 --powersgd-rank 2", "needs several processes; within one, sums are exact"},
-    {LLAMA, 2, "--mesh dp=2,tp=2 --powersgd-rank 2", "does not exist with groups of features (--tensor-groups) yet"},
+    {LLAMA, 2, "--mesh dp=2,tp=2 --powersgd-rank 2", "does not exist with ranks that divide features "
+     "(--tensor-parallel-size) yet"},
     {LLAMA, 2, "--mesh dp=2,pp=2 --powersgd-rank 2", "needs several processes with the same layers; within one"},
     {MIXTURE, 2, "--expert-parallel-size 2 --powersgd-rank 2",
      "--powersgd-rank 2: does not exist with --expert-parallel-size yet"},

@@ -50,14 +50,18 @@ static void try_mesh(const struct family *family, const struct mesh *mesh, int p
 /* What cannot be is refused by its words, with a way out. */
 static void check_refusals(void) {
     static const char *const cases[][2] = {
-        {"--tensor-parallel-size 4", "--tensor-groups 4: 2 key/value heads cannot be divided by 4; use 1 or 2"},
+        {"--tensor-parallel-size 4", "--tensor-parallel-size 4: 2 key/value heads cannot be cut into 4 groups of "
+                                     "features; use 1 or 2"},
         {"--tensor-parallel-size 8", "--tensor-parallel-size 8: "},
-        {"--tensor-parallel-size 3", "4 attention heads cannot be divided by 3; use 1 or 2"},
+        {"--tensor-parallel-size 3", "4 attention heads cannot be cut into 3 groups of features; use 1 or 2"},
         {"--tensor-parallel-size 16", "at most 8; use 1 or 2"},
         {"--tensor-model-parallel-size 2 --tensor-groups 1",
-         "--tensor-groups 1: --tensor-parallel-size 2 needs a group for each rank; for a new run give 2"},
-        {"--mesh tp=2 --lora-r 4", "adapters (--lora-r)"},
-        {"--mesh tp=2 --optimizer muon", "--optimizer muon updates whole matrices"},
+         "2 ranks that divide features (--tensor-parallel-size) need a group each, and --tensor-groups is 1; for a new "
+         "run give --tensor-groups 2"},
+        {"--mesh tp=2 --lora-r 4", "--mesh tp=2: does not exist with --lora-r yet; leave one of them out"},
+        {"--tensor-groups 2 --lora-r 4", "--tensor-groups 2: does not exist with --lora-r yet; leave one of them out"},
+        {"--tensor-parallel-size 2 --optimizer muon", "--tensor-parallel-size 2: does not exist with --optimizer muon, "
+                                                      "which updates whole matrices, yet; leave one of them out"},
         {"--mesh cp=2,tp=2 --context-groups 4", "with --tensor-parallel-size each rank has one; give "
                                                 "--context-parallel-size 4"},
         {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},

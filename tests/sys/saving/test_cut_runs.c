@@ -85,7 +85,8 @@ static void test_refused(void) {
     begin("refused", "--max-steps 4 --tensor-groups 3");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2);
-    if (!sys_said(&process, "--tensor-groups 3: 4 attention heads cannot be divided by 3; use 1 or 2") ||
+    if (!sys_said(&process, "--tensor-groups 3: 4 attention heads cannot be cut into 3 groups of features; use 1 or "
+                            "2") ||
         files_exist(test_path("refused"))) {
         sys_complain(&process, "three groups of four heads");
     }

@@ -162,11 +162,11 @@ int main(void) {
         check_cut(cuts[i].name, cuts[i].groups);
     }
     check_one("eight_qwen3");
-    check_refused("llama_tied_gqa", 3, "--tensor-groups 3: 2 key/value heads cannot be divided by 3; use 1 or 2");
-    check_refused("qwen3", 8, "--tensor-groups 8: 4 attention heads cannot be divided by 8; use 1 or 2");
-    check_refused("eight_qwen3", 16, "--tensor-groups 16: at most 8; use 1, 2, 4 or 8");
-    check_refused("mixtral", 2, "--tensor-groups 2: 5 experts of a layer cannot be divided by 2; use 1");
-    check_refused("deepseek_v3", 2, "has latent attention, which cannot be cut into groups; leave it out");
+    check_refused("llama_tied_gqa", 3, "2 key/value heads cannot be cut into 3 groups of features; use 1 or 2");
+    check_refused("qwen3", 8, "4 attention heads cannot be cut into 8 groups of features; use 1 or 2");
+    check_refused("eight_qwen3", 16, "16 groups of features: at most 8; use 1, 2, 4 or 8");
+    check_refused("mixtral", 2, "5 experts of a layer cannot be cut into 2 groups of features; use 1");
+    check_refused("deepseek_v3", 2, "has latent attention, which cannot be cut into 2 groups of features; use 1");
     check_refused("olmo2", 2, "has norms over all heads of queries and of keys, which cannot be cut");
     return test_end();
 }
