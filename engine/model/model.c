@@ -441,7 +441,7 @@ enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
     }
     if (per_unit > experts) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": a layer has %" PRIu32 " experts; give 1 to %"
-                       PRIu32 ", or 0 to keep them in their block's unit", per_unit, experts, experts);
+                       PRIu32 ", or all to keep them in their block's unit", per_unit, experts, experts);
     }
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
         if (ox_role_is_of_expert(row->role) && (row->when == NULL || row->when(config))) {
@@ -450,11 +450,15 @@ enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
             }
         }
     }
+    char several[48] = "";
+    if (least < experts) {
+        snprintf(several, sizeof several, "a multiple of %" PRIu64 ", or ", least);
+    }
     return per_unit % least == 0 || per_unit == experts
                ? OX_OK
-               : ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": an expert of this model has no whole number of "
-                         "%d elements in each tensor, which is what checksums and norms are over; give a multiple of %"
-                         PRIu64 ", or %" PRIu32 ", which is all", per_unit, OX_GROUP_ELEMS, least, experts);
+               : ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": so many experts of this model have no whole "
+                         "number of %d elements in each tensor, which is what checksums and norms are over; give %sall "
+                         "to keep them in their block's unit", per_unit, OX_GROUP_ELEMS, several);
 }
 
 /* Returns whether `name` matches `pattern`, in which %u stands for digits. */

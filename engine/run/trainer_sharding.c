@@ -221,12 +221,19 @@ static bool is_power(uint64_t number) {
     return (number & (number - 1)) == 0;
 }
 
+/* Whether so many ranks can have as many experts of a layer each, which a unit of its own may have. */
+static bool divide_experts(const struct ox_model_config *model, uint32_t ranks) {
+    struct ox_model_config each = *model;
+    each.mixture.per_unit = model->mixture.router.experts / ranks;
+    return model->mixture.router.experts % ranks == 0 && ox_model_check_grouping(&each) == OX_OK;
+}
+
 /* Writes the numbers of ranks that can divide the experts: "2, 4 or 8". */
-static void list_possible(uint32_t experts, char *text, size_t bytes) {
+static void list_possible(const struct ox_model_config *model, char *text, size_t bytes) {
     uint32_t possible[OX_EXPERT_RANKS_MAX], count = 0;
     for (uint32_t ranks = 2; ranks <= OX_EXPERT_RANKS_MAX; ranks *= 2) {
         possible[count] = ranks;
-        count += experts % ranks == 0;
+        count += divide_experts(model, ranks);
     }
     size_t used = (size_t)snprintf(text, bytes, "%s", count == 0 ? "1" : "");
     for (uint32_t i = 0; i < count && used < bytes; i++) {
@@ -254,10 +261,15 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
                        "(--tensor-groups) has its experts among its weights, which --tensor-parallel-size divides; "
                        "leave it out, or for a new run give --tensor-groups 1", ranks, tensor_groups);
     }
-    list_possible(experts, possible, sizeof possible);
+    list_possible(model, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer are divided by a power of two of "
                        "ranks, at most %d; use %s", ranks, experts, OX_EXPERT_RANKS_MAX, possible);
+    }
+    if (!divide_experts(model, ranks)) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer, which a rank would have, have "
+                       "no whole number of %d elements in each tensor, which is what checksums and norms are over; "
+                       "use %s", ranks, experts / ranks, OX_GROUP_ELEMS, possible);
     }
     if (*per_unit == OX_EXPERTS_AUTO) {
         *per_unit = experts / ranks;

@@ -174,9 +174,16 @@ static void test_packed(void) {
     }
 }
 
+/* The shape of gpt-oss-20b, but for its layers. */
+static const char gpt_oss[] =
+    "{\"model_type\": \"gpt_oss\", \"vocab_size\": 201088, \"hidden_size\": 2880, \"intermediate_size\": 2880,"
+    " \"num_hidden_layers\": 2, \"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"head_dim\": 64,"
+    " \"num_local_experts\": 64, \"num_experts_per_tok\": 4, \"sliding_window\": 128,"
+    " \"max_position_embeddings\": 131072, \"tie_word_embeddings\": false}";
+
 static void test_refusals(void) {
     static const char *const cases[][2] = {
-        {"--experts-per-unit 7", "a layer has 6 experts"},
+        {"--experts-per-unit 7", "a layer has 6 experts; give 1 to 6, or all"},
         {"--experts-per-unit few", "'few' is neither auto nor all nor a number"},
         {"--experts-per-unit 0", "'0' is neither"},
     };
@@ -190,10 +197,21 @@ static void test_refusals(void) {
     sys_args_add(&args, "--from-scratch --max-steps 1 --experts-per-unit 2");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status != 0 && sys_said(&process, "has no mixture of experts; leave it out"));
-    sys_args_train(&args, "tests/golden/mixtral_packed", text_path, "refused");
-    sys_args_add(&args, "--max-seq-length 16 --max-steps 1 --experts-per-unit 2");
-    sys_run(&args, &process);
-    CHECK(process.outcome.exit_status != 0 && sys_said(&process, "no whole number of 2048 elements"));
+    static const char *const small[][3] = { /* layers with fewer experts than fill whole elements; gpt-oss */
+        {"tests/golden/mixtral_packed", "--experts-per-unit 2",
+         "no whole number of 2048 elements in each tensor, which is what checksums and norms are over; give all"},
+        {"tests/golden/qwen3_moe", "--expert-parallel-size 2",
+         "--expert-parallel-size 2: 4 experts of a layer, which a rank would have, have no whole number of 2048 "
+         "elements in each tensor, which is what checksums and norms are over; use 1"},
+        {NULL, "--experts-per-unit 4", "are over; give a multiple of 32, or all"}};
+    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
+        const char *const shape = small[i][0] != NULL ? small[i][0] : files_write_text("gpt-oss.json", gpt_oss);
+        sys_args_train(&args, shape, text_path, "refused");
+        sys_args_add(&args, "--from-scratch --max-seq-length 16 --max-steps 1");
+        sys_args_add(&args, small[i][1]);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && sys_said(&process, small[i][2]));
+    }
 }
 
 static const char large[] =
