@@ -375,7 +375,7 @@ static const struct ox_option options[] = {
              "share, such as 0.999; 0: none"},
     {.name = "ema", .type = OX_OPT_BOOL, MEMBER(optim.use_ema), .group = group_files, .default_text = "false",
      .commands = OX_CMD_EVAL | OX_CMD_GENERATE | OX_CMD_EXPORT,
-     .help = "take the averages of a checkpoint (--ema-decay) instead of its weights"},
+     .help = "take the averages that `offload train --ema-decay` made, instead of the weights"},
     {.name = "label-smoothing-factor", .type = OX_OPT_DOUBLE, MEMBER(loss.label_smoothing_factor), .min = 0, .max = 1,
      .group = group_training, .default_text = "0", .commands = RUN, .bears = OX_BEARS_BITS,
      .help = "share of the target that is spread over the vocabulary in training, as the Trainer does it; evaluations "

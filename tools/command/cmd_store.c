@@ -29,8 +29,8 @@ static enum ox_status find(const char *folder, struct stores *out) {
     char path[OX_PATH_BYTES];
     DIR *const entries = opendir(folder);
     if (entries == NULL) {
-        return ox_fail(OX_E_CONFIG, "%s: is not a folder that can be listed; name one that was given to --nvme",
-                       folder);
+        return ox_fail(OX_E_CONFIG, "%s: is not a folder that can be listed; name one that `offload train --nvme` was "
+                       "given", folder);
     }
     add(out, folder);
     enum ox_status status = OX_OK;
@@ -45,7 +45,7 @@ static enum ox_status find(const char *folder, struct stores *out) {
     closedir(entries);
     return status != OX_OK || out->count > 0
                ? status
-               : ox_fail(OX_E_CONFIG, "%s: holds no store; name a folder that was given to --nvme", folder);
+               : ox_fail(OX_E_CONFIG, "%s: holds no store; name one that `offload train --nvme` was given", folder);
 }
 
 /* What files of the store take in the folder. */

@@ -47,7 +47,8 @@ static const struct ox_command commands[] = {
      .summary = "write the mean of the weights of several checkpoints as a Hugging Face folder"},
     {.name = "unlock", .mask = OX_CMD_UNLOCK, .positional = {"model"}, .required = "model output",
      .run = ox_cmd_unlock,
-     .summary = "give layers that shared their weights (--share-layers) each its own, as a checkpoint to go on from"},
+     .summary = "give layers that shared their weights (`offload train --share-layers`) each its own, as a "
+                "checkpoint to go on from"},
     {.name = "inspect", .mask = OX_CMD_INSPECT, .positional = {"model"}, .required = "model",
      .run = ox_cmd_inspect,
      .summary = "describe a model, checkpoint or store and verify every checksum"},
@@ -65,7 +66,7 @@ static const struct ox_command commands[] = {
     {.name = "top", .by_each = true, .mask = OX_CMD_TOP, .positional = {"run"}, .required = "run", .run = ox_cmd_top,
      .summary = "watch a run while it works"},
     {.name = "store", .mask = OX_CMD_STORE, .positional = {"action", "run"}, .required = "action run",
-     .run = ox_cmd_store, .summary = "remove what a run has left in a folder of --nvme"},
+     .run = ox_cmd_store, .summary = "remove what a run has left in a folder of `offload train --nvme`"},
     {.name = "version", .by_each = true, .run = run_version, .summary = "print the version of this program"},
     {.name = "help", .by_each = true, .mask = OX_CMD_HELP, .positional = {"command"}, .run = ox_cmd_help,
      .summary = "list the commands; `offload help COMMAND` lists its flags"},

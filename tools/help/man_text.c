@@ -153,17 +153,17 @@ static const struct ox_help_page pages[] = {
      .description =
          "Adds a LoRA adapter to the weights of its model and writes the sum into --output, a Hugging Face folder "
          "without adapters, as merge_and_unload() of PEFT does: in float32, rounded once. The adapter is a folder from "
-         "PEFT, a checkpoint of a run with --lora-r, or the folder of that run, whose newest checkpoint is taken. "
-         "Without --model the model is the one that the adapter names.",
+         "PEFT, a checkpoint of `offload train --lora-r`, or the folder of that run, whose newest checkpoint is "
+         "taken. Without --model the model is the one that the adapter names.",
      .examples = "offload merge run1 --output merged\tThe newest adapter of a run, in its model:\n"
                  "offload merge --model Qwen3-8B --adapter PEFTDIR --output merged\tAn adapter that PEFT made:\n",
      .see_also = "train export generate"},
     {.command = "unlock",
      .description =
-         "Writes the newest checkpoint of a run with --share-layers, or the checkpoint that is given, as one whose "
-         "layers each have weights, moments and step count of their own. A loss is the same to the bit before and "
-         "after; from the next step on the layers differ. train goes on from --output with --resume-from-checkpoint, "
-         "without --share-layers, or begins a new run with it as --model.",
+         "Writes the newest checkpoint of a run of `offload train --share-layers`, or the checkpoint that is given, "
+         "as one whose layers each have weights, moments and step count of their own. A loss is the same to the bit "
+         "before and after; from the next step on the layers differ. The run goes on from --output with `offload "
+         "train --resume-from-checkpoint`, without sharing, or a new run begins with it as --model.",
      .examples = "offload unlock run1 --output unlocked\tThe newest checkpoint of a run:\n"
                  "offload train --config run1/config.resolved.yaml --share-layers '' --output run2 "
                  "--resume-from-checkpoint unlocked\tTraining goes on, each layer by itself:\n",
@@ -230,14 +230,14 @@ static const struct ox_help_page pages[] = {
      .see_also = "train eval"},
     {.command = "trace",
      .description =
-         "Shows where the time and the bytes went in a run recorded with --trace. report prints the step of median "
-         "length: its longest chain of tasks, the work and the waits of each lane, and bytes beside the plan's. With "
-         "--output it also writes a page: a timeline of every task, memory use, which lane waited for which, and "
-         "predicted beside measured times. The page is one file that needs no network and no library; mouse and keys "
-         "move it, and its tables need no scripts. The files of several ranks are shown together, and what each waited "
-         "for. --format json prints the numbers of every step.\n"
-         "export writes the recording for another viewer: --format perfetto for ui.perfetto.dev, which is the default, "
-         "or --format chrome for viewers of Chrome's JSON.\n"
+         "Shows where the time and the bytes went in a run recorded with `offload train --trace`. report prints the "
+         "step of median length: its longest chain of tasks, the work and the waits of each lane, and bytes beside "
+         "the plan's. With --output it also writes a page: a timeline of every task, memory use, which lane waited "
+         "for which, and predicted beside measured times. The page is one file that needs no network and no library; "
+         "mouse and keys move it, and its tables need no scripts. The files of several ranks are shown together, and "
+         "what each waited for. --format json prints the numbers of every step.\n"
+         "export writes the recording for another viewer: --format perfetto for ui.perfetto.dev, which is the "
+         "default, or --format chrome for viewers of Chrome's JSON.\n"
          "A recording can be read while the run works, and after a crash: incomplete records are left out and "
          "counted.",
      .examples =
@@ -247,10 +247,10 @@ static const struct ox_help_page pages[] = {
      .see_also = "top train"},
     {.command = "top",
      .description =
-         "Shows the progress of a run, read from the files in its folder: step, loss and speed, the work and the waits "
-         "of each lane, bytes over each link, and with --trace the longest chain of the last step. On a terminal the "
-         "display is redrawn every second until q; elsewhere it is printed after each step. --once prints it once and "
-         "ends.",
+         "Shows the progress of a run, read from the files in its folder: step, loss and speed, the work and the "
+         "waits of each lane, bytes over each link, and of a run with `offload train --trace` the longest chain of "
+         "the last step. On a terminal the display is redrawn every second until q; elsewhere it is printed after "
+         "each step. --once prints it once and ends.",
      .signals = "HUP, INT, TERM\trestore the terminal and end with status 0\n",
      .examples = "offload top run1\tWatch a run:\n"
                  "offload top run1 --once\tPrint once, for a script:\n",
@@ -266,10 +266,11 @@ static const struct ox_help_page pages[] = {
      .see_also = "trace top train"},
     {.command = "store",
      .description =
-         "remove deletes the store that a run has left in a folder of --nvme, also those of the processes of one "
-         "machine below it. It is refused while a run uses the store. What was committed there and is in no checkpoint "
-         "is lost; checkpoints are not touched. A run that has taken all its steps needs no removal: its last "
-         "checkpoint has all that the store has, so the next run that is given the folder takes the store's place.",
+         "remove deletes the store that a run has left in a folder of `offload train --nvme`, also those of the "
+         "processes of one machine below it. It is refused while a run uses the store. What was committed there and "
+         "is in no checkpoint is lost; checkpoints are not touched. A run that has taken all its steps needs no "
+         "removal: its last checkpoint has all that the store has, so the next run that is given the folder takes the "
+         "store's place.",
      .examples = "offload store remove /mnt/nvme0\tFree the space of a run that is not to go on:\n",
      .see_also = "train inspect"},
     {.command = "version",

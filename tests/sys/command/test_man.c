@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "engine/config/config.h"
 #include "tests/kit/files.h"
+#include "tests/kit/run/advice.h"
 #include "tests/kit/run/sys_run.h"
 #include "tests/kit/test.h"
 
@@ -192,6 +193,33 @@ static void check_prose(const char *command) {
     }
 }
 
+/* What the help of a command and its page name is the command's own, or said to be another's. */
+static void check_names(const char *command) {
+    static char own_words[3][NAME_BYTES] = {"offload", "", "--help"};
+    char option[ADVICE_BYTES], line[2 * NAME_BYTES], *const words[] = {own_words[0], own_words[1], own_words[2], NULL};
+    const char *end = NULL, *const begin = section("DESCRIPTION", &end);
+    snprintf(own_words[1], NAME_BYTES, "%s", command);
+    if (advice_find_foreign(begin, words, option)) {
+        printf("the page of offload %s names %s, which is not its own\n", command, option);
+        test_failure_count++;
+    }
+    help(command);
+    char *text = process.outcome.out;
+    for (char *at = text; *at != '\0'; at++) { /* lines that go on are one, so that a command is beside its option */
+        const size_t indent = *at == '\n' ? strspn(at + 1, " ") : 0;
+        if (indent > 2) {
+            memmove(at, at + indent, strlen(at + indent) + 1);
+        } else if (*at == '\n' && isgraph((unsigned char)at[1]) && at[-1] != '\n') {
+            *at = ' ';
+        }
+    }
+    if (advice_find_foreign(text, words, option)) {
+        snprintf(line, sizeof line, "%.*s", (int)sizeof line - 1, strstr(text, option));
+        printf("the help of offload %s names %s, which is not its own: %s\n", command, option, line);
+        test_failure_count++;
+    }
+}
+
 /* The program accepts the flags of a page: it complains only about what follows them. Each flag is tried with the first
  * command that takes it. */
 static void check_parser(const char *command) {
@@ -254,6 +282,7 @@ static void test_pages(void) {
         if (i >= 0) {
             check_options(command, mask_of(command));
             check_parser(command);
+            check_names(command);
         }
         if (mask_of(command) != 0) {
             check_section(command, "EXAMPLES", 50);
