@@ -476,7 +476,7 @@ bool sys_splits_state(const char *folder) {
     const char *const state = homes != NULL ? strstr(homes, "optimizer state") : NULL;
     CHECK(state != NULL && sscanf(state, "optimizer state %lu %lu %lu", &device, &host, &nvme) == 3);
     free(text);
-    return host > 0 && nvme > 0;
+    return device + host > 0 && nvme > 0;
 }
 
 bool sys_same_text(const char *what, const char *a, const char *b) {
