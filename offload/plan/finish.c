@@ -205,22 +205,6 @@ static void place_by_time(struct space *space) {
     }
 }
 
-/* Sorts by steps that shrink by 2.2, after Gonnet: a few hundred addresses, for which a call for each comparison would
- * take most of the time. */
-static void sort_addresses(uint64_t *addresses, uint32_t count) {
-    for (uint32_t gap = count; gap > 1;) {
-        gap = gap < 3 ? 1 : gap * 5 / 11;
-        for (uint32_t i = gap; i < count; i++) {
-            const uint64_t address = addresses[i];
-            uint32_t k = i;
-            for (; k >= gap && addresses[k - gap] > address; k -= gap) {
-                addresses[k] = addresses[k - gap];
-            }
-            addresses[k] = address;
-        }
-    }
-}
-
 /* Lists the addresses at which packed buffers of the tier begin or end, each once and in order; returns how many. */
 static uint32_t list_bounds(const struct space *space, uint64_t *bounds) {
     const struct ox_plan_scratch *const scratch = &space->full->scratch;
@@ -233,7 +217,7 @@ static uint32_t list_bounds(const struct space *space, uint64_t *bounds) {
             bounds[count++] = scratch->packed[buf_idx] + space->full->plan.bufs[buf_idx].bytes;
         }
     }
-    sort_addresses(bounds, count);
+    ox_plan_sort(bounds, count, 1);
     for (uint32_t i = 0; i < count; i++) {
         if (apart == 0 || bounds[apart - 1] != bounds[i]) {
             bounds[apart++] = bounds[i];

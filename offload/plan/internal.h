@@ -152,6 +152,25 @@ enum { OX_PACK_HEADS_MORE = 128 };
 uint64_t ox_plan_pack(struct ox_plan_full *full, enum ox_tier tier, struct ox_arena_known *known, uint64_t enough,
                       uint64_t most, enum ox_plan_finished finished);
 
+/* Sorts records of one or two numbers by the first of them: few, or nearly in order or against it, for which a call for
+ * each comparison would take most of the time. Steps shrink by 2.2, after Gonnet, which takes half as long as halving
+ * them. `width` is a constant. */
+static inline void ox_plan_sort(uint64_t *records, uint32_t count, uint32_t width) {
+    for (uint32_t gap = count; gap > 1;) {
+        gap = gap < 3 ? 1 : gap * 5 / 11;
+        for (uint32_t i = gap; i < count; i++) {
+            const uint64_t first = records[width * i], last = records[width * i + width - 1];
+            uint32_t k = i;
+            for (; k >= gap && records[width * (k - gap)] > first; k -= gap) {
+                records[width * k] = records[width * (k - gap)];
+                records[width * k + width - 1] = records[width * (k - gap) + width - 1];
+            }
+            records[width * k] = first;
+            records[width * k + width - 1] = last;
+        }
+    }
+}
+
 #ifdef __cplusplus
 }
 #endif

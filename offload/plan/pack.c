@@ -119,30 +119,12 @@ static uint32_t list_beside(struct packing *p, const struct ox_pack_item *item) 
     return count;
 }
 
-/* Sorts pairs by their first number: few, or nearly in order or against it. Steps shrink by 2.2, after Gonnet, which
- * takes half as long as halving them. */
-static void sort_pairs(uint64_t *pairs, uint32_t count) {
-    for (uint32_t gap = count; gap > 1;) {
-        gap = gap < 3 ? 1 : gap * 5 / 11;
-        for (uint32_t i = gap; i < count; i++) {
-            const uint64_t begin = pairs[2 * i], end = pairs[2 * i + 1];
-            uint32_t k = i;
-            for (; k >= gap && pairs[2 * (k - gap)] > begin; k -= gap) {
-                pairs[2 * k] = pairs[2 * (k - gap)];
-                pairs[2 * k + 1] = pairs[2 * (k - gap) + 1];
-            }
-            pairs[2 * k] = begin;
-            pairs[2 * k + 1] = end;
-        }
-    }
-}
-
 /* Places the item at the lowest address at which it lies beside none of the placed ones that live at the same time. */
 static void place_beside(struct packing *p, uint32_t idx) {
     struct ox_pack_item *const item = &p->items[idx];
     const uint32_t count = list_beside(p, item), level = level_of(item);
     uint64_t at = 0;
-    sort_pairs(p->beside, count);
+    ox_plan_sort(p->beside, count, 2);
     p->steps += 4 * (uint64_t)count;
     for (uint32_t i = 0; i < count && p->beside[2 * i] < at + item->bytes; i++) {
         at = ox_max_u64(at, p->beside[2 * i + 1]);

@@ -371,16 +371,14 @@ static struct ox_sim_work exchange(const struct pricing *p) {
     const double share = ox_sim_net_share(p->setup->machine, p->setup->input, (enum ox_axis)p->task->axis, &here);
     const double far = share > 0 ? share / (is_gather(p) ? here : 1) / gpu->net_rate : 0, near = 1 - share;
     work.latency += share > 0 ? gpu->net_latency : 0;
-    work.use[OX_SIM_PEER_IN] = (double)bytes.in * far;
-    work.use[OX_SIM_PEER_OUT] = (double)bytes.out * far;
-    if (gpu->peer_rate > 0) {
-        work.use[OX_SIM_PEER_IN] = max(work.use[OX_SIM_PEER_IN], (double)bytes.in * near / gpu->peer_rate);
-        work.use[OX_SIM_PEER_OUT] = max(work.use[OX_SIM_PEER_OUT], (double)bytes.out * near / gpu->peer_rate);
-        work.use[OX_SIM_H2D] += (double)bytes.in * near / gpu->peer_rate * gpu->peer_of_links;
-        work.use[OX_SIM_D2H] += (double)bytes.out * near / gpu->peer_rate * gpu->peer_of_links;
-    } else {
-        work.use[OX_SIM_H2D] += (double)bytes.in * near / gpu->h2d_rate;
-        work.use[OX_SIM_D2H] += (double)bytes.out * near / gpu->d2h_rate;
+    const bool peers = gpu->peer_rate > 0;
+    const double taking = (double)bytes.in * near / (peers ? gpu->peer_rate : gpu->h2d_rate);
+    const double giving = (double)bytes.out * near / (peers ? gpu->peer_rate : gpu->d2h_rate);
+    work.use[OX_SIM_PEER_IN] = max((double)bytes.in * far, peers ? taking : 0);
+    work.use[OX_SIM_PEER_OUT] = max((double)bytes.out * far, peers ? giving : 0);
+    work.use[OX_SIM_H2D] += taking * (peers ? gpu->peer_of_links : 1);
+    work.use[OX_SIM_D2H] += giving * (peers ? gpu->peer_of_links : 1);
+    if (!peers) {
         use_memory(p, &work, ((double)bytes.in + (double)bytes.out) * near);
     }
     return finish(p, work);
