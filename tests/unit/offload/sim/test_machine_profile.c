@@ -303,11 +303,17 @@ static void check_sourced(const char *path, const json_t *sources, const char *p
     }
 }
 
+/* A file that `offload bench all` wrote has one source of all its values. */
 static void check_example(const char *path) {
+    static const char written[] = "measured by `offload bench all` on ";
     static struct ox_machine machine;
     json_t *top = NULL;
     REQUIRE_OK(ox_machine_load(path, &machine));
     REQUIRE_OK(ox_json_load(path, OX_MACHINE_FILE_BYTES_MAX, &top));
+    if (strncmp(json_string_value(json_object_get(top, "source")), written, sizeof written - 1) == 0) {
+        json_decref(top);
+        return;
+    }
     const json_t *const sources = json_object_get(top, "sources");
     json_t *const host = json_object_get(top, "host"), *const drives = json_object_get(top, "drives");
     check_sourced(path, sources, "gpu.", json_object_get(top, "gpu"));
