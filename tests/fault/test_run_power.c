@@ -72,8 +72,9 @@ static const struct phase {
     {OVERWRITE, "--persist-steps 2", 0, 2},
 };
 enum { PHASES = sizeof phases / sizeof *phases };
-/* A part of the state lives in memory, steps stay uncommitted, and units are updated in backward meanwhile. */
-#define SPLIT "--device-mem 2MiB --host-mem 1000KiB --weights-tier nvme --persist-steps 3" \
+/* The state lives in memory and the weights on drives, steps stay uncommitted, and units are updated in backward
+ * meanwhile. */
+#define SPLIT "--device-mem 2MiB --host-mem 16MiB --weights-tier nvme --state-tier host --persist-steps 3" \
               " --optimizer-overlap speculative"
 static const struct phase split_phases[PHASES] = {
     {FRESH, SPLIT, 5, 3},
@@ -332,7 +333,6 @@ static bool record_run(const struct file_system *system, unsigned phase_count, b
             }
         }
         current = NULL;
-        CHECK(kind->phases != split_phases || sys_splits_state(test_path("mnt/run")));
         unmount();
     }
     disk_end(&first.disk);
