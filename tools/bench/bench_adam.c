@@ -306,6 +306,8 @@ static enum ox_status measure_stream(struct comparison *comparison, struct ox_st
     ox_bench_add(bench, &(struct ox_bench_figure){.value = param_bytes * params / pair.fused_seconds, .unit = "B/s",
                                                   .limit = param_bytes * params / pair.other_seconds,
                                                   .ratio = pair.ratio}, "%s.rate", base);
+    ox_bench_add(bench, &(struct ox_bench_figure){.value = param_bytes * params / pair.other_seconds, .unit = "B/s"},
+                 "%s.plain_loop", base);
     add_share(bench, base, "work", pair.ratio_of_work, 0.0);
     if (format.kind == OX_OPTIM_ADAMW && format.moments == OX_MOMENTS_F32) {
         add_share(bench, base, "of_plain_loop", pair.ratio, STREAM_LIMIT);
