@@ -400,8 +400,10 @@ static enum ox_status open_engine(const struct harness_run *run, const struct ha
     if (place->tight) {
         tighten(&config);
     }
-    OX_TRY(ox_engine_plan_open(&config, &plan));
-    return ox_engine_open(&config, &plan, &out->engine);
+    enum ox_status status = ox_engine_plan_open(&config, &plan);
+    OX_THEN(status, ox_engine_open(&config, &plan, &out->engine));
+    ox_engine_plan_close(&plan); /* a plan that does not fit is there for its ledger */
+    return status;
 }
 
 static const uint64_t run_id[2] = {7, 11};
