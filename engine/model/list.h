@@ -474,7 +474,7 @@ void ox_cost_loss(struct ox_cost *cost, const struct ox_node *node, bool backwar
 
 /* Attention as the model of the shape computes it. */
 struct ox_attention_shape ox_attention_shape_of(const struct ox_shape *shape, uint32_t window);
-/* Of the heads of a group of features, or of those that the rank has of it. */
+/* Attention of the heads of a group of features alone, or of those that the rank has of the group. */
 struct ox_attention_shape ox_group_attention_of(const struct ox_shape *shape, uint32_t window);
 
 #ifdef __cplusplus

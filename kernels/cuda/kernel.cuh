@@ -351,6 +351,21 @@ static __device__ __forceinline__ float ox_warp_sum(float value) {
     }
     return value;
 }
+/* Over neighbouring lanes of a warp, a power of two. All lanes of the warp take part. */
+static __device__ __forceinline__ float ox_lanes_sum(float value, unsigned lanes) {
+    for (unsigned distance = lanes / 2; distance > 0; distance /= 2) {
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    }
+    return value;
+}
+/* The number of such lanes that hold `width` elements in one access of `per_lane` each, if a warp has that many. */
+static inline uint32_t ox_lanes_for(uint32_t width, uint32_t per_lane) {
+    uint32_t lanes = 1;
+    while (lanes < OX_WARP && lanes * per_lane < width) {
+        lanes *= 2;
+    }
+    return lanes;
+}
 
 static __device__ __forceinline__ float ox_warp_max(float value) {
 #pragma unroll

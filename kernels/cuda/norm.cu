@@ -563,13 +563,6 @@ template <typename T> struct head_args {
     float eps, gain_offset;
 };
 
-static __device__ __forceinline__ float lanes_sum(float value, unsigned lanes) {
-    for (unsigned distance = lanes / 2; distance > 0; distance /= 2) {
-        value += __shfl_xor_sync(0xffffffffu, value, distance);
-    }
-    return value;
-}
-
 enum { HEADS_EACH = 4 };
 
 /* The lanes of a head have a chunk of it each, and more of a wide one. They take HEADS_EACH heads of a block, and read
@@ -599,7 +592,7 @@ template <bool WIDE, typename T> static __global__ void head_norm_forward_kernel
                 sum = __fmaf_rn(raw.at(k), raw.at(k), sum);
             }
         }
-        const float rstd = 1.0f / sqrtf(lanes_sum(sum, args.lanes) / (float)width + args.eps);
+        const float rstd = 1.0f / sqrtf(ox_lanes_sum(sum, args.lanes) / (float)width + args.eps);
         for (uint32_t at = begin; at < there; at += step) {
             raw = at == begin ? near[i] : ox_row_get<WIDE>(x[i], at, there);
             const ox_chunk<T> gain = ox_row_get<WIDE>(args.gain, at, width);
@@ -675,7 +668,7 @@ template <bool WIDE, typename T> static __global__ void head_norm_group_kernel(h
             d[k] = part.d.at(k) * (gain.at(k) + args.gain_offset);
             sum += d[k] * x[k];
         }
-        sum = lanes_sum(sum, args.lanes) / (float)width;
+        sum = ox_lanes_sum(sum, args.lanes) / (float)width;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             d[k] = part.rstd * (d[k] - x[k] * sum);
@@ -697,15 +690,6 @@ template <bool WIDE, typename T> static __global__ void head_norm_group_kernel(h
     }
 }
 
-/* The number of lanes that hold a head of `width` in one access each, if a warp has that many. */
-static uint32_t lanes_for(uint32_t width, uint32_t per_lane) {
-    uint32_t lanes = 1;
-    while (lanes < OX_WARP && lanes * per_lane < width) {
-        lanes *= 2;
-    }
-    return lanes;
-}
-
 static ox_launch_shape by_head(uint32_t heads, uint32_t lanes, uint32_t each) {
     const uint32_t per_block = OX_BLOCK_THREADS / lanes * each;
     return ox_launch_shape{(heads + per_block - 1) / per_block, OX_BLOCK_THREADS, 0};
@@ -720,7 +704,7 @@ template <typename T>
 static ox_status head_norm_forward(const ox_cuda_queue *queue, const ox_op_head_norm_forward *op) {
     head_args<T> args = {{(T *)op->inout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved, op->rstd,
                          (const T *)op->gain, nullptr, op->rows * op->heads, 0, op->eps, op->gain_offset};
-    args.lanes = lanes_for(op->head_dim, ox_wide<T>::COUNT);
+    args.lanes = ox_lanes_for(op->head_dim, ox_wide<T>::COUNT);
     ox_launch(heads_are_wide<T>(args) ? head_norm_forward_kernel<true, T> : head_norm_forward_kernel<false, T>, queue,
               by_head(args.heads, args.lanes, HEADS_EACH), args);
     return OX_OK;
@@ -731,7 +715,7 @@ static ox_status head_norm_backward(const ox_cuda_queue *queue, const ox_op_head
     enum { WIDE = ox_wide<T>::COUNT, GROUPS_MAX = 2 * OX_CUDA_ROW_GROUPS }; /* one part each, of scratch for two */
     const head_args<T> args = {{(T *)op->dinout, op->row_stride, op->heads, op->head_dim}, (T *)op->saved,
                                (float *)op->rstd, (const T *)op->gain, (float *)op->scratch, op->rows * op->heads,
-                               lanes_for(op->head_dim, WIDE), 0.0f, op->gain_offset};
+                               ox_lanes_for(op->head_dim, WIDE), 0.0f, op->gain_offset};
     const sum_targets sums = {{op->dgain, nullptr}, op->begins};
     if (op->head_dim <= OX_WARP * WIDE) {
         const unsigned groups = groups_for(args.heads, 2 * OX_BLOCK_THREADS / args.lanes, GROUPS_MAX);

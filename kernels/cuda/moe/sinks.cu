@@ -5,14 +5,7 @@
 
 enum { GROUPS_MAX = 512 };
 
-static __device__ __forceinline__ float lanes_sum(float value, uint32_t lanes) {
-    for (uint32_t distance = lanes / 2; distance > 0; distance /= 2) {
-        value += __shfl_xor_sync(0xffffffffu, value, distance);
-    }
-    return value;
-}
-
-/* Of head 0 of a row; that of the next head is op.seq further. */
+/* Where the log-sum-exp of head 0 of a row lies; that of the next head is op.seq further. */
 template <typename P> static __device__ __forceinline__ uint64_t lse_at(const P &op, uint32_t row) {
     return (uint64_t)(row / op.seq) * op.heads * op.seq + row % op.seq;
 }
@@ -69,7 +62,7 @@ static __global__ void sinks_backward(const ox_op_sinks_backward op, float *sums
             sum -= expf(sink - op.lse[lse_at(op, row) + (uint64_t)head * op.seq]) * delta;
         }
     }
-    sum = lanes_sum(sum, lanes);
+    sum = ox_lanes_sum(sum, lanes);
     if (is_there && begin == 0) {
         sums[(uint64_t)blockIdx.x * op.heads + head] = sum;
     }
@@ -87,15 +80,6 @@ static __global__ void add_sinks(float *dsinks, const float *sums, uint32_t head
     }
 }
 
-/* Lanes for a head of `width`, one chunk each as far as a warp reaches. */
-static uint32_t lanes_for(uint32_t width, uint32_t per_lane) {
-    uint32_t lanes = 1;
-    while (lanes < OX_WARP && lanes * per_lane < width) {
-        lanes *= 2;
-    }
-    return lanes;
-}
-
 static ox_launch_shape by_heads(uint32_t x, uint32_t heads, uint32_t lanes) {
     const uint32_t per_block = OX_BLOCK_THREADS / lanes;
     return ox_launch_shape{dim3(x, (heads + per_block - 1) / per_block), OX_BLOCK_THREADS, 0};
@@ -105,7 +89,7 @@ extern "C" ox_status ox_cuda_sinks_forward(const ox_cuda_queue *queue, const voi
     const ox_op_sinks_forward *const op = (const ox_op_sinks_forward *)args;
     return ox_for_real(op->real, [=](auto of) {
         using T = decltype(of);
-        const uint32_t lanes = lanes_for(op->head_dim, ox_wide<T>::COUNT);
+        const uint32_t lanes = ox_lanes_for(op->head_dim, ox_wide<T>::COUNT);
         const bool is_wide = ox_all_wide<T>(op->out, op->head_dim, 0);
         ox_launch(is_wide ? sinks_forward<true, T> : sinks_forward<false, T>, queue,
                   by_heads(op->batch * op->seq, op->heads, lanes), *op, lanes);
@@ -123,7 +107,7 @@ extern "C" ox_status ox_cuda_sinks_backward(const ox_cuda_queue *queue, const vo
     float *const sums = (float *)queue->device->workspace;
     return ox_for_real(op->real, [=](auto of) {
         using T = decltype(of);
-        const uint32_t lanes = lanes_for(op->head_dim, ox_wide<T>::COUNT);
+        const uint32_t lanes = ox_lanes_for(op->head_dim, ox_wide<T>::COUNT);
         const bool is_wide = ox_all_wide<T>(op->out, op->head_dim, 0) && ox_all_wide<T>(op->dout, op->head_dim, 0);
         ox_launch(is_wide ? sinks_backward<true, T> : sinks_backward<false, T>, queue,
                   by_heads(groups, op->heads, lanes), *op, sums, lanes);
