@@ -38,10 +38,15 @@ void ox_hf_adapter_close(struct ox_hf_adapter **adapter) {
 
 enum ox_status ox_hf_adapter_read(const struct ox_hf_adapter *adapter, const struct ox_model *model,
                                   uint32_t tensor_idx, uint64_t first, uint64_t count, float *out) {
-    const struct ox_st_entry *const entry =
-        adapter->file != NULL ? adapter->entries[model->tensors[tensor_idx].saved_idx] : NULL;
+    const struct ox_tensor *const tensor = &model->tensors[tensor_idx];
+    const struct ox_st_entry *const entry = adapter->file != NULL ? adapter->entries[tensor->saved_idx] : NULL;
+    enum ox_status status = OX_OK;
     if (entry != NULL) {
-        return ox_st_read_f32(adapter->file, entry, first, count, out);
+        for (uint64_t here; count > 0 && status == OX_OK; first += here, out += here, count -= here) {
+            here = ox_tensor_together(tensor, first, count);
+            status = ox_st_read_f32(adapter->file, entry, ox_tensor_in_files(tensor, first), here, out);
+        }
+        return status;
     }
     if (adapter->file != NULL) {
         return ox_hf_read_experts((struct ox_hf_adapter *)adapter, model, tensor_idx, first, count, out);
@@ -240,16 +245,23 @@ struct base_place {
 
 static int compare_places(const void *a, const void *b) {
     const struct base_place *const x = a, *const y = b;
-    return x->stream != y->stream ? (x->stream < y->stream ? -1 : 1) : x->place < y->place ? -1 : x->place > y->place;
+    return x->stream != y->stream ? (x->stream < y->stream ? -1 : 1)
+           : x->place != y->place ? (x->place < y->place ? -1 : 1)
+           : x->tensor_idx < y->tensor_idx ? -1 : x->tensor_idx > y->tensor_idx;
 }
 
-/* Lists the base's tensors in an order that does not depend on how experts are grouped; of parts the first, for all. */
+/* Lists the base's tensors in an order that does not depend on how experts are grouped, or features: units of a stage
+ * that is cut have streams so many apart, and its rows are in the order of places. Of parts the first, for all. */
 static uint32_t list_base(const struct ox_model *model, struct base_place *out) {
+    const bool is_cut = ox_model_groups(&model->config) > 1;
+    const uint32_t apart = model->config.layers + 2;
     uint32_t listed = 0;
     for (uint32_t i = 0; i < model->adapter_first; i++) {
         const struct ox_tensor *const tensor = &model->tensors[i];
         if (tensor->part_first == 0) {
-            out[listed++] = (struct base_place){model->units[tensor->unit_idx].stream, i, tensor->place};
+            const uint32_t stream = model->units[tensor->unit_idx].stream;
+            out[listed++] = is_cut ? (struct base_place){stream % apart, i, tensor->row}
+                                   : (struct base_place){stream, i, tensor->place};
         }
     }
     qsort(out, listed, sizeof *out, compare_places);
@@ -431,10 +443,10 @@ static enum ox_status check_shape(const struct ox_hf_folder *folder, const struc
     const bool is_b = of_table ? !is_a : strstr(tensor->name, ".lora_B.") != NULL; /* else one that is trained whole */
     const uint32_t rank_at = is_a ? 0 : 1;
     const bool of_rank = !(is_a || is_b) || (place->entry->rank == 2 &&
-                                             place->entry->shape[rank_at] == tensor->shape[rank_at]);
+                                             place->entry->shape[rank_at] == tensor->whole[rank_at]);
     snprintf(expects, sizeof expects, "%s %.300s", of_rank ? "the model" : "\"r\" of adapter_config.json in",
              of_rank ? folder->path : folder->adapter->path);
-    return ox_hf_check_shape(place, tensor->rank, tensor->shape, expects,
+    return ox_hf_check_shape(place, tensor->rank, tensor->whole, expects,
                              of_rank ? "name the model that the adapter was trained with by --model"
                                      : "use the adapter_config.json that was saved with the adapter");
 }

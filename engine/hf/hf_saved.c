@@ -97,7 +97,7 @@ static enum ox_status compare_table(const struct ox_hf_folder *folder, const str
     for (uint64_t first = 0, here; first < count && same && status == OX_OK; first += here) {
         here = ox_min_u64(PIECE_ELEMS, count - first);
         status = ox_st_read_f32(place->file, place->entry, first, here, values);
-        OX_THEN(status, ox_hf_read_base(folder, tensor_idx, first, here, values + PIECE_ELEMS));
+        OX_THEN(status, ox_hf_read_whole(folder, tensor_idx, first, here, values + PIECE_ELEMS));
         same = status != OX_OK || alike(values, values + PIECE_ELEMS, here, rounds);
     }
     free(values);

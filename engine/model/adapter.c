@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "engine/family/families.h"
+#include "engine/model/groups.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +24,7 @@ float ox_lora_scale(const struct ox_lora *lora, enum ox_role adapter) {
 }
 
 float ox_adapter_init_value(const struct ox_tensor *tensor, double uniform) {
-    return (float)((2.0 * uniform - 1.0) / sqrt((double)tensor->shape[1]));
+    return (float)((2.0 * uniform - 1.0) / sqrt((double)tensor->whole[1]));
 }
 
 /* A matrix, and the A of its adapters. */
@@ -72,7 +73,8 @@ static bool is_beside_adapter(const struct ox_model *model, const struct ox_tens
     for (uint32_t i = model->adapter_first; i < model->tensor_count && !is; i++) {
         const struct ox_tensor *const base = &model->tensors[model->tensors[i].base_idx];
         const size_t length = strlen(base->name) - strlen("weight");
-        is = !ox_role_is_of_expert(base->role) && base->unit_idx == bias->unit_idx &&
+        is = !ox_role_is_of_expert(base->role) &&
+             model->units[base->unit_idx].own == model->units[bias->unit_idx].own &&
              strncmp(base->name, bias->name, length) == 0 && strcmp(bias->name + length, "bias") == 0;
     }
     return is;
@@ -140,9 +142,9 @@ static struct sizes sizes_of(const struct ox_model *model, const struct ox_tenso
         return (struct sizes){mixture->width, hidden, mixture->router.experts};
     }
     if (base->role == OX_ROLE_EMBED) {
-        return (struct sizes){base->shape[0], base->shape[1], 1};
+        return (struct sizes){base->whole[0], base->whole[1], 1};
     }
-    return (struct sizes){base->shape[out_in ? 1 : 0], base->shape[out_in ? 0 : 1], 1};
+    return (struct sizes){base->whole[out_in ? 1 : 0], base->whole[out_in ? 0 : 1], 1};
 }
 
 /* Adds a part of a matrix's adapter, or of all experts'. */
@@ -171,15 +173,86 @@ static void add_tensor(struct ox_model *model, struct ox_unit *unit, uint32_t ba
     unit->tensor_count++;
 }
 
-/* Adds the unit beside a stage's own, if that has something to adapt. */
-static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t adapter_idx, const struct ox_lora *lora) {
+/* ---- with groups of features ---- */
+
+enum { ROW_FIRST = 1 << 16 }; /* behind all rows of a family */
+
+/* How a part of a matrix's adapter is cut, which is as the matrix: a B as its outputs, an A as its inputs. */
+static struct ox_row_cut cut_of(const struct ox_model *model, const struct ox_tensor *base, enum part part) {
+    const struct ox_family_row *const row = ox_family_row_at(ox_family_find(model->config.family), base->row);
+    const bool out_in = model->config.layout == OX_WEIGHT_OUT_IN || base->role >= OX_ROLE_ROUTER;
+    struct ox_row_cut cut = ox_row_cut_of(&model->config, row);
+    const bool of_outputs = (cut.axis == 0) == out_in;
+    if (of_outputs != (part == PART_B)) {
+        cut.count = 0;
+    }
+    cut.axis = part == PART_B ? 0 : 1;
+    return cut;
+}
+
+/* Where files have a part: all A of a role before all B, roles in the order of the family's rows. */
+static uint32_t row_of(const struct ox_model *model, const struct ox_tensor *base, enum part part) {
+    const struct ox_family *const family = ox_family_find(model->config.family);
+    uint32_t first = 0;
+    while (ox_family_row_at(family, first)->role != base->role) {
+        first++;
+    }
+    return ROW_FIRST + 2 * first + (part == PART_B);
+}
+
+/* Adds to a unit what it has of a matrix's A or B: to that of a group its parts, to another one what is not cut. */
+static void add_cut(struct ox_model *model, struct ox_unit *unit, uint32_t base_idx, enum part part) {
+    const struct ox_tensor *const base = &model->tensors[base_idx];
+    const struct ox_row_cut cut = cut_of(model, base, part);
+    const bool again = base_idx > 0 && base[-1].unit_idx == base->unit_idx && strcmp(base[-1].name, base->name) == 0;
+    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP) && !again; /* all pieces with the first */
+    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? ox_row_cut_parts(&cut) : 1); i++) {
+        add_tensor(model, unit, base_idx, part);
+        struct ox_tensor *const tensor = &model->tensors[model->tensor_count - 1];
+        tensor->row = row_of(model, base, part);
+        if (cut.count > 0) {
+            ox_row_cut_take(&cut, ox_model_groups(&model->config), unit->group, i, tensor);
+        }
+    }
+}
+
+/* The first matrix whose adapter cannot be cut; NULL: there is none. */
+static const struct ox_tensor *not_cut(const struct ox_model *model) {
+    static const enum ox_role can[] = {OX_ROLE_QKV, OX_ROLE_OUT, OX_ROLE_GATE_UP, OX_ROLE_DOWN, OX_ROLE_SHARED_GATE_UP,
+                                       OX_ROLE_SHARED_DOWN};
+    for (uint32_t i = 0; i < model->adapter_first && ox_model_groups(&model->config) > 1; i++) {
+        const struct ox_tensor *const tensor = &model->tensors[i];
+        bool is = !ox_lora_is_target(&model->config, &model->config.lora, tensor) ||
+                  ox_lora_is_saved(&model->config, model->config.lora.modules_to_save, tensor->name);
+        for (size_t k = 0; k < sizeof can / sizeof *can; k++) {
+            is |= tensor->role == can[k];
+        }
+        if (!is) {
+            return tensor;
+        }
+    }
+    return NULL;
+}
+
+/* By which list an adapter of the tensor is asked for. */
+static const char *named_by(const struct ox_model *model, const struct ox_tensor *tensor) {
+    char name[NAME_BYTES];
+    return ox_lora_parameter(&model->config, tensor, name) ? "parameters" : "modules";
+}
+
+/* ---- all of a model ---- */
+
+/* Adds a unit beside a stage's own, if `from`, a unit of the stage, has something to adapt that belongs there. */
+static void add_unit(struct ox_model *model, const struct ox_unit *from, uint32_t adapter_idx, uint32_t group) {
+    const struct ox_lora *const lora = &model->config.lora;
+    const uint32_t groups = ox_model_groups(&model->config), sets = groups > 1 ? 1 + groups : 1;
     struct ox_unit *const unit = &model->units[model->unit_count];
-    *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = (uint32_t)(block - model->units), .layer = block->layer,
-                             .stream = model->block_count + 2 + adapter_idx,
-                             .tensor_first = model->tensor_count, .next = OX_NO_UNIT, .group = OX_NO_GROUP};
-    for (uint32_t first = 0, count; first < block->tensor_count; first += count) { /* of one role: all A, all B */
-        const struct ox_tensor *const tensors = &model->tensors[block->tensor_first];
-        for (count = 1; first + count < block->tensor_count && tensors[first + count].role == tensors[first].role;) {
+    *unit = (struct ox_unit){.kind = OX_UNIT_BESIDE, .own = from->own, .layer = from->layer,
+                             .stream = sets * (model->block_count + 2) + adapter_idx,
+                             .tensor_first = model->tensor_count, .next = OX_NO_UNIT, .group = group};
+    for (uint32_t first = 0, count; first < from->tensor_count; first += count) { /* of one role: all A, all B */
+        const struct ox_tensor *const tensors = &model->tensors[from->tensor_first];
+        for (count = 1; first + count < from->tensor_count && tensors[first + count].role == tensors[first].role;) {
             count++;
         }
         for (enum part part = PART_A; part <= (lora->dora ? PART_MAGNITUDE : PART_B); part++) {
@@ -187,7 +260,7 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
             for (uint32_t i = first; i < first + (as_one ? 1 : count); i++) {
                 if (ox_lora_is_target(&model->config, lora, &tensors[i]) &&
                     !ox_lora_is_saved(&model->config, lora->modules_to_save, tensors[i].name)) {
-                    add_tensor(model, unit, block->tensor_first + i, part);
+                    (groups > 1 ? add_cut : add_tensor)(model, unit, from->tensor_first + i, part);
                 }
             }
         }
@@ -198,7 +271,27 @@ static void add_unit(struct ox_model *model, struct ox_unit *block, uint32_t ada
             model->tensors[unit->tensor_first + i].place = model->tensors[unit->tensor_first + i].offset;
         }
         model->param_count += unit->param_count;
-        block->next = model->unit_count++;
+        uint32_t last = from->own;
+        while (model->units[last].next != OX_NO_UNIT) {
+            last = model->units[last].next;
+        }
+        model->units[last].next = model->unit_count++;
+    }
+}
+
+/* Adds the units with a stage's adapters: with groups of features one with what is not cut, and one of each group. All
+ * groups have parts of the same matrices. */
+static void add_units(struct ox_model *model, uint32_t own, uint32_t unit_count) {
+    const uint32_t groups = ox_model_groups(&model->config);
+    const struct ox_unit *stage[OX_MODEL_STAGE_UNITS_MAX];
+    const uint32_t count = ox_model_stage_units(model, &model->units[own], stage);
+    if (groups == 1) {
+        add_unit(model, stage[0], model->unit_count - unit_count, OX_NO_GROUP);
+        return;
+    }
+    for (uint32_t k = 0; k <= groups && count >= groups; k++) { /* a head may have no table */
+        add_unit(model, stage[count - groups + (k == 0 ? 0 : k - 1)], model->unit_count - unit_count,
+                 k == 0 ? OX_NO_GROUP : k - 1);
     }
 }
 
@@ -229,11 +322,18 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
                        "block; give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules "
                        "(--lora-target-modules)", model->config.mixture.per_unit);
     }
-    for (uint32_t i = 0; i < model->block_count; i++) {
-        add_unit(model, &model->units[model->blocks[i]], model->unit_count - unit_count, lora);
+    const struct ox_tensor *const whole = not_cut(model);
+    if (whole != NULL) {
+        return ox_fail(OX_E_CONFIG, "--lora-target-%s: the adapter of \"%s\" cannot be cut into %" PRIu32 " groups of "
+                       "features (--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert "
+                       "alone, such as q_proj,v_proj, or use 1 group", named_by(model, whole), whole->name,
+                       ox_model_groups(&model->config));
     }
-    add_unit(model, &model->units[model->embed_idx], model->unit_count - unit_count, lora);
-    add_unit(model, &model->units[model->head_idx], model->unit_count - unit_count, lora);
+    for (uint32_t i = 0; i < model->block_count; i++) {
+        add_units(model, model->blocks[i], unit_count);
+    }
+    add_units(model, model->embed_idx, unit_count);
+    add_units(model, model->head_idx, unit_count);
     for (uint32_t i = 0; i < model->adapter_first; i++) {
         model->tensors[i].trained = is_trained_beside(model, &model->tensors[i]);
     }

@@ -151,8 +151,8 @@ static const char *obstacle(const struct ox_model_config *config) {
     if (config->latent.kv_rank > 0) {
         return "latent attention";
     }
-    if (config->lora.r > 0) {
-        return "adapters";
+    if (config->lora.dora) {
+        return "adapters with magnitudes (--use-dora)";
     }
     if (config->shared_layers > 1) {
         return "layers that share their weights";

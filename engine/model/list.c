@@ -105,13 +105,15 @@ uint32_t ox_list_norm(struct ox_list *list, uint32_t in, enum ox_role gain) {
 }
 
 /* What adapters read of `in`, through the dropout where there is any. */
-static uint32_t add_drop(struct ox_list *list, uint32_t in, uint32_t in_count, enum ox_role a) {
+static uint32_t add_drop(struct ox_list *list, uint32_t in, uint32_t in_count, enum ox_role a, enum ox_node_cut cut) {
     const double dropout = list->shape->model->config.lora.dropout;
-    return dropout == 0.0 ? in
-                          : add_node(list, (struct ox_node){.kind = OX_NODE_DROP, .role = a, .in = in,
-                                                            .in_count = in_count, .out_count = in_count,
-                                                            .scale = (float)dropout,
-                                                            .out = add_rows(list, in_count)});
+    struct ox_node node = {.kind = OX_NODE_DROP, .cut = cut, .role = a, .in = in, .in_count = in_count,
+                           .out_count = in_count, .scale = (float)dropout};
+    if (dropout == 0.0) {
+        return in;
+    }
+    node.out = cut == OX_CUT_ROWS ? add_rows(list, own_width(list, in_count)) : add_own_rows(list, in_count);
+    return add_node(list, node);
 }
 
 /* The products with all A of a role, for rows of `node`'s input. */
@@ -124,7 +126,7 @@ static uint32_t add_down(struct ox_list *list, struct ox_node node, enum ox_role
          (tensor = ox_unit_next_tensor(list->shape->model, unit, tensor)) != NULL;) {
         node.out_count += tensor->role == a ? (uint32_t)tensor->shape[0] : 0;
     }
-    node.out = add_rows(list, node.out_count);
+    node.out = add_own_rows(list, node.out_count);
     return add_node(list, node);
 }
 
@@ -148,11 +150,16 @@ static struct ox_node up_of(struct ox_list *list, enum ox_role b, uint32_t down,
 
 /* The adapters of a matrix: all A at once, and each B to its own columns of what the matrix made. */
 static uint32_t add_adapters(struct ox_list *list, const struct ox_node *linear, enum ox_role a) {
-    const uint32_t in = linear->stride == 0 ? add_drop(list, linear->in, linear->in_count, a) : linear->in;
+    const uint32_t in = linear->stride == 0 ? add_drop(list, linear->in, linear->in_count, a, linear->cut)
+                                            : linear->in;
     const struct ox_node down = {.in = in, .in_count = linear->in_count, .first = linear->first,
-                                 .stride = linear->stride};
-    const uint32_t products = add_down(list, down, a);
-    const uint32_t sum = add_node(list, up_of(list, (enum ox_role)(a + 1), products, linear->out, linear->out_count));
+                                 .stride = linear->stride, .cut = linear->cut};
+    struct ox_node up = up_of(list, (enum ox_role)(a + 1), add_down(list, down, a), linear->out, linear->out_count);
+    up.cut = linear->cut;
+    if (up.cut == OX_CUT_COLUMNS && ox_shape_tensors(list->shape) > 1) {
+        up.saved[0] = add_value(list, ox_whole_rows_bytes(list->shape, up.in_count));
+    }
+    const uint32_t sum = add_node(list, up);
     const enum ox_role magnitude = ox_magnitude_role(a);
     if (!has(list, magnitude)) {
         return sum;
@@ -427,7 +434,7 @@ static uint32_t add_logits(struct ox_list *list, uint32_t in, enum ox_role role,
     if (!has(list, a)) {
         return logits;
     }
-    const struct ox_node down = {.in = add_drop(list, in, hidden, a), .in_count = hidden};
+    const struct ox_node down = {.in = add_drop(list, in, hidden, a, OX_CUT_NONE), .in_count = hidden};
     struct ox_node up = up_of(list, (enum ox_role)(a + 1), add_down(list, down, a), logits, count);
     up.kind = OX_NODE_ROUTER_UP;
     return add_node(list, up);

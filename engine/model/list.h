@@ -68,7 +68,7 @@ enum ox_node_cut { OX_CUT_NONE, OX_CUT_COLUMNS, OX_CUT_ROWS };
 
 struct ox_node {
     enum ox_node_kind kind;
-    enum ox_node_cut cut;      /* LINEAR */
+    enum ox_node_cut cut;      /* LINEAR; of adapters that of their matrix */
     enum ox_role role;         /* of its weight, where it has one; its bias has the role after that */
     uint32_t in, residual;     /* values that it reads; OX_NO_VALUE: none */
     uint32_t order;            /* a value without a gradient: of a mixture, how its pairs are sorted; of a norm, its
@@ -269,13 +269,14 @@ void ox_dora_forward(const struct ox_node_call *call);
 void ox_dora_backward(const struct ox_node_call *call);
 void ox_cost_dora(struct ox_cost *cost, const struct ox_node *node, bool backward);
 /* One module's B (out, r): where it begins among those of the role, the columns of the fused matrix that it adds to,
- * and those of the products with A that it reads. */
+ * and those of the products with A that it reads. Where the matrix is cut into columns, what a group has of them. */
 struct ox_adapter_part {
+    uint32_t group;
     const struct ox_tensor *tensor;
     uint64_t offset;
     uint32_t out_first, in_first, r, out;
 };
-/* The part after *part, which begins as zeros, of the B of a role; false behind the last. */
+/* The part after *part, which begins as zeros but for the group, of the B of a role; false behind the last. */
 bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_adapter_part *part);
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward);
@@ -445,7 +446,7 @@ struct ox_own_rows ox_own_rows_of(const struct ox_shape *shape);
 /* What backward of a node reads, and of that what it reads for the gradients of its weights alone, by bits. A product
  * whose columns several ranks have reads all rows, which it has saved, in place of its input. */
 static inline unsigned ox_node_reads_of(const struct ox_node *node, unsigned reads) {
-    const bool saves = node->kind == OX_NODE_LINEAR && node->saved[0] != OX_NO_VALUE;
+    const bool saves = (node->kind == OX_NODE_LINEAR || node->kind == OX_NODE_UP) && node->saved[0] != OX_NO_VALUE;
     return saves && (reads & OX_READS_IN) != 0 ? (reads & ~OX_READS_IN) | OX_READS_SAVED : reads;
 }
 
@@ -458,7 +459,9 @@ static inline bool ox_node_is_trained(const struct ox_list *list, const struct o
     return is;
 }
 
-/* The costs of the rows: node_cost.c. */
+/* The costs of the rows: node_cost.c. A sum over groups of features: each writes its part, all but one are added, and
+ * the sum is rounded. */
+void ox_cost_group_sum(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_norm(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backward);
 void ox_cost_add(struct ox_cost *cost, const struct ox_node *node, bool backward);

@@ -562,7 +562,7 @@ enum ox_status ox_model_build(const struct ox_model_config *config, struct ox_mo
         group_count += groups_in(config, i);
     }
     const bool adapted = config->lora.r > 0;
-    const uint32_t groups = ox_model_groups(config), each = groups > 1 ? 1 + groups : 3; /* units of a stage */
+    const uint32_t groups = ox_model_groups(config), each = groups > 1 ? 2 * (1 + groups) : 3; /* of a stage */
     const uint64_t tensors_most = (adapted ? 4 : 1) * tensor_count + 1;
     const bool shares = config->shared_layers > 1;
     OX_ASSERT(!shares || !adapted);

@@ -14,8 +14,8 @@ enum { OX_NO_UNIT = UINT32_MAX, OX_NO_TENSOR = UINT32_MAX };
 /* Groups of features; what is in none of them. */
 enum { OX_TENSOR_GROUPS_MAX = 8, OX_NO_GROUP = UINT32_MAX };
 /* The most units that a stage uses beside the head's table: its own, what is frozen of it, and adapters; or its own and
- * one of each group. */
-enum { OX_MODEL_STAGE_UNITS_MAX = 1 + OX_TENSOR_GROUPS_MAX };
+ * one of each group, and as many with adapters. */
+enum { OX_MODEL_STAGE_UNITS_MAX = 2 * (1 + OX_TENSOR_GROUPS_MAX) };
 
 /* What a tensor's update has in place of the run's numbers. */
 struct ox_tensor_group {
@@ -30,7 +30,8 @@ struct ox_tensor {
     uint32_t unit_idx;
     uint32_t layer;  /* of a block's */
     enum ox_role role;
-    uint32_t row;  /* of a model that is cut: in the family's table */
+    uint32_t row;  /* of a model that is cut: in the family's table; of an adapter's tensor a number behind all of
+                      these, in the order of files */
     uint32_t rank; /* 1 to 3 */
     uint64_t shape[3]; /* 1 from `rank` on */
     uint64_t count;  /* elements */
@@ -48,7 +49,8 @@ struct ox_tensor {
     bool fp32;       /* files have it in F32, whatever the others are in */
     bool limbs;      /* its last dimension is OX_LIMBS, of which files have the sums (base/planes.h) */
     enum ox_init_kind init;
-    uint32_t base_idx; /* of an adapter's: the matrix that it adapts; else OX_NO_TENSOR */
+    uint32_t base_idx; /* of an adapter's: the matrix that it adapts, or the first part that its group has of it; else
+                          OX_NO_TENSOR */
     /* The tensor whose weights this one shares, and in whose unit and place it is, where layers share: files have it
      * under its own name, and no unit's range has it. And the next one that shares a tensor; OX_NO_TENSOR: none. */
     uint32_t shares_idx, next_sharing;

@@ -1,8 +1,10 @@
 /* The nodes of low-rank adapters. A fused matrix has several modules, each with an A and a B of its own: their A, which
  * lie one below the other, are one product; each B adds to the columns of its module alone. */
-#include "engine/model/list.h"
+#include "engine/model/node_groups.h"
 
 #include "base/bytes.h"
+
+#include <string.h>
 
 static const struct ox_shape *shape_of(const struct ox_node_call *call) {
     return call->job->shape;
@@ -16,27 +18,59 @@ uint64_t ox_drop_seed(const struct ox_node_call *call, enum ox_role a) {
     return shape->objective.drop_seed ^ (unit_idx << 8 | (uint64_t)((a - OX_ROLE_QKV_A) & 0xff));
 }
 
-static void drop(const struct ox_node_call *call, void *out, const void *in, const void *residual) {
+static void *at(const struct ox_node_call *call, const void *rows, uint64_t elems) {
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(shape_of(call)->compute.real);
+}
+
+/* `count` elements from `first` on; `group`: 0 or one more than that of features whose columns or rows they are. */
+static void drop_range(const struct ox_node_call *call, uint64_t first, uint64_t count, uint64_t group) {
+    const bool backward = call->dout != NULL;
+    if (count > 0) {
+        OX_RUN(&call->job->run, drop, .out = at(call, backward ? call->din : call->out, first),
+               .in = at(call, backward ? call->dout : call->in, first), .residual = at(call, call->dresidual, first),
+               .count = count, .seed = ox_drop_seed(call, call->node->role) ^ group << 48,
+               .stream = call->job->noise_stream, .rate = call->job->trains ? call->node->scale : 0.0f,
+               .real = shape_of(call)->compute.real);
+    }
+}
+
+/* With groups of features each draws its own words, for its columns, or for its rows of what is not cut. */
+static void drop(const struct ox_node_call *call) {
     const struct ox_shape *const shape = shape_of(call);
-    OX_RUN(&call->job->run, drop, .out = out, .in = in, .residual = residual,
-           .count = (uint64_t)shape->rows * call->node->in_count, .seed = ox_drop_seed(call, call->node->role),
-           .stream = call->job->noise_stream, .rate = call->job->trains ? call->node->scale : 0.0f,
-           .real = shape->compute.real);
+    const struct ox_node *const node = call->node;
+    const uint64_t of_columns = (uint64_t)shape->rows * node->in_count / call->list->groups;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && node->cut != OX_CUT_NONE; g++) {
+        const struct ox_own_rows rows = ox_group_rows(shape, g);
+        const uint64_t before = rows.first - ox_own_rows_of(shape).first;
+        if (node->cut == OX_CUT_ROWS) {
+            drop_range(call, (g - call->list->group_first) * of_columns, of_columns, g + 1);
+        } else {
+            drop_range(call, before * node->in_count, (uint64_t)rows.count * node->in_count, g + 1);
+        }
+    }
+    if (node->cut == OX_CUT_NONE) {
+        drop_range(call, 0, (uint64_t)shape->rows * node->in_count, 0);
+    }
 }
 
 void ox_drop_forward(const struct ox_node_call *call) {
-    drop(call, call->out, call->in, NULL);
+    drop(call);
 }
 
 void ox_drop_backward(const struct ox_node_call *call) {
     if (call->din != NULL) {
-        drop(call, call->din, call->dout, call->dresidual);
+        drop(call);
     }
 }
 
 /* A of all modules as one matrix (sum of ranks, in). */
 void ox_down_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        (node->cut == OX_CUT_COLUMNS ? ox_own_rows_forward : ox_linear_groups_forward)(call);
+        return;
+    }
     OX_RUN(&call->job->run, linear_forward, .out = call->out, .in = ox_node_part(call, call->in),
            .weight = ox_node_weight(call, node->role), .rows = shape_of(call)->rows, .in_stride = node->stride,
            .in_count = node->in_count, .out_count = node->out_count,
@@ -45,6 +79,10 @@ void ox_down_forward(const struct ox_node_call *call) {
 
 void ox_down_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        (node->cut == OX_CUT_COLUMNS ? ox_own_rows_backward : ox_linear_groups_backward)(call);
+        return;
+    }
     OX_RUN(&call->job->run, linear_backward, .din = ox_node_part(call, call->din),
            .dweight = ox_node_grad(call, node->role), .dout = call->dout, .in = ox_node_part(call, call->in),
            .weight = ox_node_weight(call, node->role), .residual = ox_node_part(call, call->dresidual),
@@ -53,9 +91,13 @@ void ox_down_backward(const struct ox_node_call *call) {
            .begins = call->job->begins);
 }
 
+static bool same_module(const struct ox_tensor *a, const struct ox_tensor *b) {
+    return strcmp(a->name, b->name) == 0;
+}
+
 bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_adapter_part *part) {
     const struct ox_model *const model = list->shape->model;
-    const struct ox_unit *const unit = list->units[ox_list_owner(list, b)];
+    const struct ox_unit *const unit = list->units[ox_list_owner_of(list, b, part->group)];
     const struct ox_tensor *tensor = part->tensor;
     do {
         tensor = ox_unit_next_tensor(model, unit, tensor);
@@ -66,21 +108,24 @@ bool ox_adapter_part_next(const struct ox_list *list, enum ox_role b, struct ox_
     const struct ox_tensor *const base = &model->tensors[tensor->base_idx];
     const uint64_t before = base->offset - model->units[base->unit_idx].role_offset[base->role];
     part->in_first += part->r;
-    part->tensor = tensor;
     part->offset = tensor->offset - unit->role_offset[b];
     part->out = (uint32_t)tensor->shape[0];
     part->r = (uint32_t)tensor->shape[1];
     part->out_first = (uint32_t)(before / (base->count / part->out)); /* a matrix alone in its role begins at 0 */
+    do { /* of a fused module that is cut a group has several pieces, which lie as its columns do */
+        part->tensor = tensor;
+        tensor = ox_unit_next_tensor(model, unit, tensor);
+        part->out += tensor != NULL && same_module(part->tensor, tensor) ? (uint32_t)tensor->shape[0] : 0;
+    } while (tensor != NULL && same_module(part->tensor, tensor));
     return true;
-}
-
-static void *at(const struct ox_node_call *call, const void *rows, uint64_t elems) {
-    return rows == NULL ? NULL
-                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(shape_of(call)->compute.real);
 }
 
 void ox_up_forward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        (node->cut == OX_CUT_COLUMNS ? ox_up_columns_forward : ox_own_rows_forward)(call);
+        return;
+    }
     const void *const weight = ox_node_weight(call, node->role);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
         OX_RUN(&call->job->run, linear_forward, .out = at(call, call->out, part.out_first),
@@ -93,6 +138,10 @@ void ox_up_forward(const struct ox_node_call *call) {
 
 void ox_up_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
+    if (node->cut != OX_CUT_NONE) {
+        (node->cut == OX_CUT_COLUMNS ? ox_up_columns_backward : ox_own_rows_backward)(call);
+        return;
+    }
     const void *const weight = ox_node_weight(call, node->role);
     float *const grad = ox_node_grad(call, node->role);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
@@ -106,25 +155,36 @@ void ox_up_backward(const struct ox_node_call *call) {
 }
 
 void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backward) {
-    ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = backward ? 3 : 2, .ops = 1});
+    const double width = (double)node->in_count / ox_shape_tensors(cost->shape);
+    ox_cost_add_loop(cost, cost->rows, width, (struct ox_cost_loop){.passes = backward ? 3 : 2, .ops = 1});
 }
 
+/* Of ranks that divide features each has a part of the columns, or of the rows. */
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const double in = (double)node->in_count / ox_shape_tensors(cost->shape);
+    if (node->cut == OX_CUT_ROWS) {
+        ox_cost_group_sum(cost, node, backward);
+    }
     if (backward) {
-        ox_cost_add_linear_backward(cost, node->in_count, node->out_count, true);
+        ox_cost_add_linear_backward(cost, in, node->out_count, true);
     } else {
-        ox_cost_add_linear(cost, node->in_count, node->out_count, false);
+        ox_cost_add_linear(cost, in, node->out_count, false);
     }
 }
 
 void ox_cost_up(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     struct ox_list list = {.shape = cost->shape};
+    const uint32_t groups = node->cut == OX_CUT_COLUMNS ? ox_model_groups(&cost->shape->model->config) : 1;
     list.unit_count = ox_model_stage_units(cost->shape->model, cost->unit, list.units);
+    if (node->cut == OX_CUT_COLUMNS) {
+        ox_cost_group_sum(cost, node, backward);
+    }
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(&list, node->role, &part);) {
+        const double out = (double)part.out * groups / ox_shape_tensors(cost->shape);
         if (backward) {
-            ox_cost_add_linear_backward(cost, part.r, part.out, true);
+            ox_cost_add_linear_backward(cost, part.r, out, true);
         } else {
-            ox_cost_add_linear(cost, part.r, part.out, true);
+            ox_cost_add_linear(cost, part.r, out, true);
         }
     }
 }

@@ -27,8 +27,7 @@ static bool trains(const struct ox_cost *cost, uint32_t role) {
     return is;
 }
 
-/* A sum over groups of features: each writes its part, all but one are added, and the sum is rounded. */
-static void group_sum_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+void ox_cost_group_sum(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const uint32_t groups = ox_shape_own_features(cost->shape);
     if (node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS) && !(backward && cost->skips_din)) {
         const double elems = cost->rows * (backward ? node->in_count : node->out_count);
@@ -42,7 +41,7 @@ void ox_cost_linear(struct ox_cost *cost, const struct ox_node *node, bool backw
     const uint32_t tensors = ox_shape_tensors(cost->shape);
     const uint32_t in = node->in_count / (node->cut == OX_CUT_ROWS ? tensors : 1);
     const uint32_t out = node->out_count / (node->cut == OX_CUT_COLUMNS ? tensors : 1);
-    group_sum_cost(cost, node, backward);
+    ox_cost_group_sum(cost, node, backward);
     if (!backward) {
         ox_cost_add_linear(cost, in, out, node->residual != OX_NO_VALUE);
         return;

@@ -168,122 +168,7 @@ float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, 
     return rows == NULL ? NULL : (float *)(uintptr_t)rows + elems;
 }
 
-/* ---- linear ---- */
-
-static enum ox_role bias_of(const struct ox_node *node) {
-    return (enum ox_role)(node->role + 1);
-}
-
-static bool sums_over_groups(const struct ox_node *node, bool backward) {
-    return node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
-}
-
-/* With several ranks a sum over groups in two parts; rows of the gradient of such a sum are put together first. */
-uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    const uint32_t width = backward ? node->in_count : node->out_count;
-    const bool gathers = backward && node->cut == OX_CUT_ROWS && ox_shape_tensors(shape) > 1;
-    return gathers ? ox_whole_rows_bytes(shape, node->out_count)
-           : sums_over_groups(node, backward) ? ox_joined_sum_of(shape, width).bytes : 0;
-}
-
-/* What columns are multiplied with has all rows, and is saved. */
-uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
-                               struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const uint32_t width = backward ? node->in_count : node->out_count;
-    if (sums_over_groups(node, backward)) {
-        return !backward || din ? ox_joined_sum_cuts(list->shape, width, 0, out) : 0;
-    }
-    if (node->cut == OX_CUT_NONE) {
-        return 0;
-    }
-    ox_whole_rows_cuts(list->shape, width, 0, out);
-    out[0].saved = node->cut == OX_CUT_COLUMNS;
-    out[0].bytes = ox_whole_rows_bytes(list->shape, backward ? node->out_count : node->in_count);
-    return 1;
-}
-
-static struct ox_group_sum begin_sum(const struct ox_node_call *call, uint64_t count) {
-    return (struct ox_group_sum){.run = &call->job->run, .room = call->scratch, .count = count};
-}
-
-/* What a product reads: all rows of its columns' input, or what the rank's groups have made. */
-static const void *in_of(const struct ox_node_call *call) {
-    return call->node->saved[0] != OX_NO_VALUE ? call->saved[0] : call->in;
-}
-
-/* The number of the part in which the products are made: with several ranks rows may have to come together first. */
-static uint32_t products_at(const struct ox_node_call *call, bool backward) {
-    return ox_shape_tensors(call->job->shape) > 1 && !sums_over_groups(call->node, backward);
-}
-
-void ox_linear_groups_forward(const struct ox_node_call *call) {
-    const struct ox_shape *const shape = call->job->shape;
-    const struct ox_node *const node = call->node;
-    const uint32_t groups = call->list->groups, products = products_at(call, false);
-    const bool columns = node->cut == OX_CUT_COLUMNS;
-    const uint32_t in = columns ? node->in_count : node->in_count / groups;
-    const uint32_t out = columns ? node->out_count / groups : node->out_count;
-    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * out);
-    OX_ASSERT(node->stride == 0 && (!columns || call->residual == NULL));
-    if (call->part < products) {
-        ox_whole_rows_give(call, call->in, in, call->saved[0]);
-        return;
-    }
-    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
-        OX_RUN(&call->job->run, linear_forward,
-               .out = columns ? ox_node_group(call, call->out, out, g) : ox_group_sum_next(&sum),
-               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
-               .weight = ox_node_weight_of(call, node->role, g),
-               .bias = columns ? ox_node_weight_of(call, bias_of(node), g) : NULL, .rows = shape->rows,
-               .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
-               .wide = !columns);
-        if (!columns) {
-            ox_group_sum_add(&sum);
-        }
-    }
-    if (!columns) {
-        ox_joined_sum_end(call, &sum, call->part,
-                          (struct ox_op_settle){.out = call->out, .residual = call->residual, .cols = out,
-                                                .bias = ox_node_weight(call, bias_of(node))});
-    }
-}
-
-void ox_linear_groups_backward(const struct ox_node_call *call) {
-    const struct ox_shape *const shape = call->job->shape;
-    const struct ox_node *const node = call->node;
-    const uint32_t groups = call->list->groups, products = products_at(call, true);
-    const bool columns = node->cut == OX_CUT_COLUMNS;
-    const uint32_t in = columns ? node->in_count : node->in_count / groups;
-    const uint32_t out = columns ? node->out_count / groups : node->out_count;
-    const void *const dout = products > 0 ? call->scratch : call->dout;
-    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * in);
-    if (call->part < products) {
-        ox_whole_rows_give(call, call->dout, out, call->scratch);
-        return;
-    }
-    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
-        void *const din = columns ? (void *)ox_group_sum_next(&sum) : ox_node_group(call, call->din, in, g);
-        /* the bias of a sum over groups is not cut: the rank's first product makes its gradient */
-        OX_RUN(&call->job->run, linear_backward, .din = call->din == NULL ? NULL : din,
-               .dweight = ox_node_grad_of(call, node->role, g),
-               .dbias = columns || g == call->list->group_first ? ox_node_grad_of(call, bias_of(node), g) : NULL,
-               .dout = columns ? ox_node_group(call, dout, out, g) : dout,
-               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
-               .weight = ox_node_weight_of(call, node->role, g),
-               .residual = columns ? NULL : ox_node_group(call, call->dresidual, in, g), .rows = shape->rows,
-               .in_count = in, .out_count = out, .layout = shape->model->config.layout, .real = shape->compute.real,
-               .begins = call->job->begins, .wide = columns);
-        if (columns && call->din != NULL) {
-            ox_group_sum_add(&sum);
-        }
-    }
-    if (columns && call->din != NULL) {
-        ox_joined_sum_end(call, &sum, call->part,
-                          (struct ox_op_settle){.out = call->din, .residual = call->dresidual, .cols = in});
-    }
-}
-
-/* ---- gradients of weights that are not cut ---- */
+/* ---- places of gradients of weights that are not cut ---- */
 
 /* Where the gradients of all groups lie, one behind the other, behind the room of the operation and of sums. */
 static uint64_t vectors_at(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
@@ -308,6 +193,139 @@ static uint32_t vectors_cuts(const struct ox_shape *shape, uint32_t cols, uint32
                                      .bytes = vectors_bytes(shape, cols, vectors)};
     return 1;
 }
+
+/* ---- linear ---- */
+
+static enum ox_role bias_of(const struct ox_node *node) {
+    return (enum ox_role)(node->role + 1);
+}
+
+/* Whether every rank multiplies its own rows with a weight that is not cut: on that side of adapters where they lie. */
+static bool is_of_own_rows(const struct ox_node *node) {
+    return (node->kind == OX_NODE_DOWN && node->cut == OX_CUT_COLUMNS) ||
+           (node->kind == OX_NODE_UP && node->cut == OX_CUT_ROWS);
+}
+
+static bool sums_over_groups(const struct ox_node *node, bool backward) {
+    return node->cut == (backward ? OX_CUT_COLUMNS : OX_CUT_ROWS);
+}
+
+/* With several ranks a sum over groups in two parts; rows of the gradient of such a sum are put together first. */
+uint64_t ox_linear_group_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    const uint32_t width = backward ? node->in_count : node->out_count;
+    const bool gathers = backward && node->cut == OX_CUT_ROWS && ox_shape_tensors(shape) > 1;
+    return is_of_own_rows(node) ? (backward ? ox_norm_group_scratch(shape, node->in_count, node->out_count) : 0)
+           : gathers ? ox_whole_rows_bytes(shape, node->out_count)
+           : sums_over_groups(node, backward) ? ox_joined_sum_of(shape, width).bytes : 0;
+}
+
+/* What columns are multiplied with has all rows, and is saved. */
+uint32_t ox_linear_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                               struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const uint32_t width = backward ? node->in_count : node->out_count;
+    if (is_of_own_rows(node)) {
+        vectors_cuts(list->shape, node->in_count, node->out_count, out);
+        return backward && ox_list_trains(list, node->role) ? 1 : 0;
+    }
+    if (sums_over_groups(node, backward)) {
+        return !backward || din ? ox_joined_sum_cuts(list->shape, width, 0, out) : 0;
+    }
+    if (node->cut == OX_CUT_NONE) {
+        return 0;
+    }
+    ox_whole_rows_cuts(list->shape, width, 0, out);
+    out[0].saved = node->cut == OX_CUT_COLUMNS;
+    out[0].bytes = ox_whole_rows_bytes(list->shape, backward ? node->out_count : node->in_count);
+    return 1;
+}
+
+static struct ox_group_sum begin_sum(const struct ox_node_call *call, uint64_t count) {
+    return (struct ox_group_sum){.run = &call->job->run, .room = call->scratch, .count = count};
+}
+
+/* What a product reads: all rows of its columns' input, or what the rank's groups have made. */
+static const void *in_of(const struct ox_node_call *call) {
+    return call->node->saved[0] != OX_NO_VALUE ? call->saved[0] : call->in;
+}
+
+static enum ox_weight_layout layout_of(const struct ox_node_call *call) {
+    return call->node->kind == OX_NODE_LINEAR ? call->job->shape->model->config.layout : OX_WEIGHT_OUT_IN;
+}
+
+/* The number of the part in which the products are made: with several ranks rows may have to come together first. */
+static uint32_t products_at(const struct ox_node_call *call, bool backward) {
+    return ox_shape_tensors(call->job->shape) > 1 && !sums_over_groups(call->node, backward);
+}
+
+void ox_linear_groups_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups, products = products_at(call, false);
+    const bool columns = node->cut == OX_CUT_COLUMNS, biased = node->kind == OX_NODE_LINEAR;
+    const uint32_t in = columns ? node->in_count : node->in_count / groups;
+    const uint32_t out = columns ? node->out_count / groups : node->out_count;
+    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * out);
+    OX_ASSERT(node->stride == 0 && (!columns || call->residual == NULL));
+    if (call->part < products) {
+        ox_whole_rows_give(call, call->in, in, call->saved[0]);
+        return;
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
+        OX_RUN(&call->job->run, linear_forward,
+               .out = columns ? ox_node_group(call, call->out, out, g) : ox_group_sum_next(&sum),
+               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
+               .weight = ox_node_weight_of(call, node->role, g),
+               .bias = columns ? ox_node_weight_of(call, bias_of(node), g) : NULL, .rows = shape->rows,
+               .in_count = in, .out_count = out, .layout = layout_of(call), .real = shape->compute.real,
+               .wide = !columns);
+        if (!columns) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (!columns) {
+        ox_joined_sum_end(call, &sum, call->part,
+                          (struct ox_op_settle){.out = call->out, .residual = call->residual, .cols = out,
+                                                .bias = biased ? ox_node_weight(call, bias_of(node)) : NULL});
+    }
+}
+
+void ox_linear_groups_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t groups = call->list->groups, products = products_at(call, true);
+    const bool columns = node->cut == OX_CUT_COLUMNS, biased = node->kind == OX_NODE_LINEAR;
+    const uint32_t in = columns ? node->in_count : node->in_count / groups;
+    const uint32_t out = columns ? node->out_count / groups : node->out_count;
+    const void *const dout = products > 0 ? call->scratch : call->dout;
+    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * in);
+    if (call->part < products) {
+        ox_whole_rows_give(call, call->dout, out, call->scratch);
+        return;
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == products; g++) {
+        void *const din = columns ? (void *)ox_group_sum_next(&sum) : ox_node_group(call, call->din, in, g);
+        /* the bias of a sum over groups is not cut: the rank's first product makes its gradient */
+        OX_RUN(&call->job->run, linear_backward, .din = call->din == NULL ? NULL : din,
+               .dweight = ox_node_grad_of(call, node->role, g),
+               .dbias = biased && (columns || g == call->list->group_first) ? ox_node_grad_of(call, bias_of(node), g)
+                                                                            : NULL,
+               .dout = columns ? ox_node_group(call, dout, out, g) : dout,
+               .in = columns ? in_of(call) : ox_node_group(call, call->in, in, g),
+               .weight = ox_node_weight_of(call, node->role, g),
+               .residual = columns ? NULL : ox_node_group(call, call->dresidual, in, g), .rows = shape->rows,
+               .in_count = in, .out_count = out, .layout = layout_of(call), .real = shape->compute.real,
+               .begins = call->job->begins, .wide = columns);
+        if (columns && call->din != NULL) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    if (columns && call->din != NULL) {
+        ox_joined_sum_end(call, &sum, call->part,
+                          (struct ox_op_settle){.out = call->din, .residual = call->dresidual, .cols = in});
+    }
+}
+
+/* ---- gradients of weights that are not cut ---- */
 
 uint32_t ox_head_norm_group_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                   struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
@@ -480,6 +498,110 @@ void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_route
     if (total != NULL) {
         take_sum(call, all.dweight, total, op.in_count);
     }
+}
+
+/* ---- products of adapters: with a weight that is not cut of the rank's own rows, by group of rows, like the gate;
+ * with the B of a matrix that is cut into columns, of all rows, each group to its own columns ---- */
+
+/* Rows from `first` on, of `width` elements each. */
+static void *rows_of(const struct ox_node_call *call, const void *rows, uint64_t first, uint32_t width) {
+    const uint64_t elems = first * width;
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+}
+
+void ox_own_rows_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        const struct ox_own_rows rows = ox_group_rows(shape, g);
+        const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
+        if (rows.count > 0) {
+            OX_RUN(run_of(call), linear_forward, .out = rows_of(call, call->out, begin, node->out_count),
+                   .in = rows_of(call, call->in, begin, node->in_count), .weight = ox_node_weight(call, node->role),
+                   .residual = rows_of(call, call->residual, begin, node->out_count), .rows = rows.count,
+                   .in_count = node->in_count, .out_count = node->out_count, .scale = node->scale,
+                   .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real);
+        }
+    }
+}
+
+void ox_own_rows_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t in = node->in_count, out = node->out_count;
+    float *const grad = ox_node_grad(call, node->role);
+    const bool apart = ox_shape_tensors(shape) > 1;
+    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + vectors_at(shape, in, out));
+    struct ox_group_sum sum = begin_norm_sum(call, in, out);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+        const struct ox_own_rows rows = ox_group_rows(shape, g);
+        const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
+        float *const partial = grad == NULL ? NULL : apart ? vectors + g * sum.count : ox_group_sum_next(&sum);
+        if (rows.count > 0) {
+            OX_RUN(run_of(call), linear_backward, .din = rows_of(call, call->din, begin, in), .dweight = partial,
+                   .dout = rows_of(call, call->dout, begin, out), .in = rows_of(call, call->in, begin, in),
+                   .weight = ox_node_weight(call, node->role),
+                   .residual = rows_of(call, call->dresidual, begin, in), .rows = rows.count, .in_count = in,
+                   .out_count = out, .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real,
+                   .begins = true);
+        } else if (grad != NULL) {
+            OX_RUN(run_of(call), zero, .target = partial, .bytes = sum.count * sizeof(float));
+        }
+        if (grad != NULL && !apart) {
+            ox_group_sum_add(&sum);
+        }
+    }
+    const float *const total = grad == NULL ? NULL : end_vectors(call, &sum, in, out);
+    if (total != NULL) {
+        take_sum(call, grad, total, in * out);
+    }
+}
+
+static const void *elems_at(const struct ox_node_call *call, const void *base, uint64_t elems) {
+    return rows_of(call, base, 1, (uint32_t)elems);
+}
+
+void ox_up_columns_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t out = node->out_count / call->list->groups, products = products_at(call, false);
+    if (call->part < products) {
+        ox_whole_rows_give(call, call->in, node->in_count, call->saved[0]);
+        return;
+    }
+    for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
+        for (struct ox_adapter_part part = {.group = g}; ox_adapter_part_next(call->list, node->role, &part);) {
+            void *const inout = ox_node_group(call, elems_at(call, call->out, part.out_first), out, g);
+            OX_RUN(run_of(call), linear_forward, .out = inout, .in = elems_at(call, in_of(call), part.in_first),
+                   .weight = elems_at(call, ox_node_weight_of(call, node->role, g), part.offset), .residual = inout,
+                   .rows = shape->rows, .in_count = part.r, .out_count = part.out, .in_stride = node->in_count,
+                   .out_stride = out, .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real);
+        }
+    }
+}
+
+void ox_up_columns_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_node *const node = call->node;
+    const uint32_t out = node->out_count / call->list->groups;
+    struct ox_group_sum sum = begin_sum(call, (uint64_t)shape->rows * node->in_count);
+    for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
+        float *const grad = ox_node_grad_of(call, node->role, g);
+        const void *const in = in_of(call);
+        for (struct ox_adapter_part part = {.group = g}; ox_adapter_part_next(call->list, node->role, &part);) {
+            OX_RUN(run_of(call), linear_backward, .din = ox_group_sum_next(&sum) + part.in_first,
+                   .dweight = grad == NULL ? NULL : grad + part.offset,
+                   .dout = ox_node_group(call, elems_at(call, call->dout, part.out_first), out, g),
+                   .in = in == NULL ? NULL : elems_at(call, in, part.in_first),
+                   .weight = elems_at(call, ox_node_weight_of(call, node->role, g), part.offset), .rows = shape->rows,
+                   .in_count = part.r, .out_count = part.out, .in_stride = node->in_count, .out_stride = out,
+                   .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real,
+                   .begins = call->job->begins, .wide = true);
+        }
+        ox_group_sum_add(&sum);
+    }
+    ox_joined_sum_end(call, &sum, call->part, (struct ox_op_settle){.out = call->din, .cols = node->in_count});
 }
 
 /* ---- the head ---- */

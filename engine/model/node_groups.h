@@ -77,6 +77,14 @@ uint64_t ox_gate_group_scratch(const struct ox_shape *shape, const struct ox_nod
 void ox_gate_groups_forward(const struct ox_node_call *call);
 void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_router_backward op);
 
+/* Products of adapters. Of the rank's own rows with a weight that is not cut, which is the A of a matrix that is cut
+ * into columns and the B of one that is cut into rows: its gradient is a sum over as many groups of rows. And of all
+ * rows with the B of columns, each group's to its own. Scratch and parts are those of a product that is cut. */
+void ox_own_rows_forward(const struct ox_node_call *call);
+void ox_own_rows_backward(const struct ox_node_call *call);
+void ox_up_columns_forward(const struct ox_node_call *call);
+void ox_up_columns_backward(const struct ox_node_call *call);
+
 /* What a loss works in with groups, each of which has a part of the vocabulary. */
 struct ox_loss_rooms {
     struct ox_head_rows rows_of; /* (groups, rows); then the first is that of whole rows */

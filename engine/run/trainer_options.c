@@ -174,9 +174,8 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
 /* What does not exist with groups of features, in words of options; NULL: all of the run does. */
 static const char *not_cut(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->parts.adapter[0] != '\0'   ? "--adapter"
-           : config->parts.lora_r > 0         ? "--lora-r"
-           : trainer->input.eval_alone        ? NULL
+    return config->parts.use_dora ? "--use-dora"
+           : trainer->input.eval_alone ? NULL
            : config->parts.share_layers[0] != '\0' ? "--share-layers"
            : config->optim.optimizer == OX_OPTIM_MUON ? "--optimizer muon, which updates whole matrices," : NULL;
 }

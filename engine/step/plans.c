@@ -202,8 +202,8 @@ static uint32_t first_like(const struct ox_plan_input *input, uint32_t unit_idx)
     const struct ox_plan_stage *const stage = &input->model.stages[input->model.units[unit_idx].stage_idx];
     const uint32_t group = input->ranks.group_of[unit_idx];
     uint32_t like = unit_idx;
-    for (uint32_t i = 0; i < stage->unit_count && group != OX_NONE; i++) {
-        like = input->ranks.group_of[stage->units[i].unit_idx] == group % own ? stage->units[i].unit_idx : like;
+    for (uint32_t i = 0; i < stage->unit_count && group != OX_NONE; i++) { /* units of groups follow each other */
+        like = stage->units[i].unit_idx == unit_idx ? stage->units[i - group + group % own].unit_idx : like;
     }
     return like;
 }

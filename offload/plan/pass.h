@@ -43,7 +43,7 @@ struct ox_plan_cut {
     uint64_t bytes;          /* of all pieces; ROUND: the most that a member gets, which is the most that it gives */
     double share;            /* of the pass's work, that of all phases before the cut */
 };
-enum { OX_PLAN_CUTS_MAX = 40 };
+enum { OX_PLAN_CUTS_MAX = 52 };
 
 /* Where rows lie that go to the ranks that have their experts and back, as offsets in the buffer of the pass. Rows are
  * sorted by expert, and a member's rows keep their places on every rank. The rows of expert e of member m are those
@@ -91,7 +91,8 @@ struct ox_plan_stage_unit {
     bool read_back; /* of an embedding: its backward reads the unit's planes */
 };
 
-enum { OX_STAGE_UNITS_MAX = 17 }; /* of eight ranks that divide experts two each, one of them frozen */
+/* Those of eight groups of features, with adapters: two of each group, and two of none. */
+enum { OX_STAGE_UNITS_MAX = 18 };
 
 /* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
  * and an embedding with tied weights do. Activations are those of one micro-batch. */

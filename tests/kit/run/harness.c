@@ -410,10 +410,15 @@ static const uint64_t run_id[2] = {7, 11};
 
 /* Gives the model its adapters, or marks what of it is not trained. */
 static void prepare(const struct harness_run *run, struct ox_hf_folder *folder) {
-    if (run->adapter != NULL) {
+    if (run->adapter != NULL || run->lora != NULL) {
         char path[OX_PATH_BYTES];
-        REQUIRE_OK(ox_path_join(run->model_folder, run->adapter, path));
-        REQUIRE_OK(ox_hf_load_adapter(folder, path));
+        if (run->adapter != NULL) {
+            REQUIRE_OK(ox_path_join(run->model_folder, run->adapter, path));
+            REQUIRE_OK(ox_hf_load_adapter(folder, path));
+        } else {
+            REQUIRE_OK(ox_hf_adapt(folder, run->lora, 1));
+        }
+        REQUIRE_OK(ox_hf_regroup(folder, run->experts_per_unit, run->tensor_groups));
         if (run->base_q8) {
             REQUIRE_OK(ox_hf_choose_bytes(ox_hf_own_model(folder)));
         }

@@ -67,6 +67,7 @@ struct harness_run {
     uint32_t tensor_groups, tensors; /* of features, and ranks that divide them; 0: 1 */
     uint32_t experts;                /* ranks that divide experts; 0: 1 */
     const char *adapter;          /* folder of an adapter, within the model's; NULL: none */
+    const struct ox_lora *lora;   /* fresh adapters; NULL: none */
     bool base_q8;                 /* frozen blocks are kept in eight bits, and chunks are as large as these need */
     uint32_t share_layers;        /* so many in a row share their weights; 0: none do */
 };

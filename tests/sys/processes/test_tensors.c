@@ -58,8 +58,7 @@ static void check_refusals(void) {
         {"--tensor-model-parallel-size 2 --tensor-groups 1",
          "2 ranks that divide features (--tensor-parallel-size) need a group each, and --tensor-groups is 1; for a new "
          "run give --tensor-groups 2"},
-        {"--mesh tp=2 --lora-r 4", "--mesh tp=2: does not exist with --lora-r yet; leave one of them out"},
-        {"--tensor-groups 2 --lora-r 4", "--tensor-groups 2: does not exist with --lora-r yet; leave one of them out"},
+        {"--mesh tp=2 --lora-r 4 --use-dora", "--mesh tp=2: does not exist with --use-dora yet; leave one of them out"},
         {"--tensor-parallel-size 2 --optimizer muon", "--tensor-parallel-size 2: does not exist with --optimizer muon, "
                                                       "which updates whole matrices, yet; leave one of them out"},
         {"--mesh cp=2,tp=2 --context-groups 4", "with --tensor-parallel-size each rank has one; give "

@@ -63,13 +63,14 @@ static void check_units(const struct ox_model *model, uint32_t groups) {
         uint32_t next = 0;
         for (uint32_t i = 0; i < count; i++) {
             CHECK(units[i]->own == model->stages[s] && units[i]->elem_count % OX_GROUP_ELEMS == 0);
-            CHECK(units[i]->group == (units[i]->group == OX_NO_GROUP ? OX_NO_GROUP : next));
+            CHECK(units[i]->group == (units[i]->group == OX_NO_GROUP ? OX_NO_GROUP : next % groups));
             next += units[i]->group != OX_NO_GROUP;
             for (uint32_t k = 0; k < i; k++) {
                 CHECK(units[k]->stream != units[i]->stream);
             }
         }
-        CHECK(next == (model->config.tied && s + 1 == model->stage_count ? 0 : groups));
+        const bool is_adapted = model->config.lora.r > 0 && units[0]->kind == OX_UNIT_BLOCK;
+        CHECK(next == (model->config.tied && s + 1 == model->stage_count ? 0 : is_adapted ? 2 * groups : groups));
     }
     for (uint32_t g = 0; g < groups; g++) {
         const struct ox_unit *const unit = &model->units[ox_model_table_unit(model, g)];
@@ -77,16 +78,23 @@ static void check_units(const struct ox_model *model, uint32_t groups) {
     }
 }
 
-static void check_cut(const char *name, uint32_t groups) {
-    const struct ox_model_config one = config_of(name, 0), several = config_of(name, groups);
+static void check_cut(const char *name, uint32_t groups, const char *targets) {
+    struct ox_model_config one = config_of(name, 0), several = config_of(name, groups);
     struct ox_model *whole = NULL, *cut = NULL;
+    if (targets != NULL) {
+        one.lora = (struct ox_lora){.r = 3, .alpha = 3.0, .bias = OX_LORA_BIAS_ALL};
+        snprintf(one.lora.targets, sizeof one.lora.targets, "%s", targets);
+        several.lora = one.lora;
+    }
     REQUIRE_OK(ox_model_build(&one, &whole));
     REQUIRE_OK(ox_model_build(&several, &cut));
     CHECK(cut->param_count == whole->param_count && cut->saved_count == whole->saved_count);
     CHECK(cut->trained_count == whole->trained_count);
-    for (uint32_t i = 0; i < whole->tensor_count; i++) {
+    for (uint32_t i = 0; i < whole->saved_count; i++) {
         CHECK(strcmp(whole->tensors[whole->saved[i]].name, cut->tensors[cut->saved[i]].name) == 0);
         CHECK(cut->tensors[cut->saved[i]].part_first == 0);
+    }
+    for (uint32_t i = 0; i < whole->tensor_count; i++) {
         check_tensor(whole, cut, i);
     }
     check_units(cut, groups);
@@ -159,8 +167,12 @@ int main(void) {
                 {"llama_bias", 2}, {"cohere2", 2}, {"gemma2", 2}, {"four_mixtral", 2}, {"four_qwen2_moe", 4},
                 {"gpt_oss", 2}, {"router_bias", 2}};
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        check_cut(cuts[i].name, cuts[i].groups);
+        check_cut(cuts[i].name, cuts[i].groups, NULL);
     }
+    check_cut("eight_qwen3", 8, "all-linear");
+    check_cut("eight_gpt2", 4, "c_attn,attn.c_proj,mlp.c_proj");
+    check_cut("phi3_long", 2, "qkv_proj,gate_up_proj,down_proj");
+    check_cut("four_qwen2_moe", 4, "q_proj,o_proj,shared_expert.up_proj,shared_expert.down_proj");
     check_one("eight_qwen3");
     check_refused("llama_tied_gqa", 3, "2 key/value heads cannot be cut into 3 groups of features; use 1 or 2");
     check_refused("qwen3", 8, "4 attention heads cannot be cut into 8 groups of features; use 1 or 2");

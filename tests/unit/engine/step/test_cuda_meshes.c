@@ -39,6 +39,9 @@ static const struct mesh_case {
     {"eight_gpt2", 1, 4, 0, 1, 4, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
     {"four_mixtral", 1, 1, 2, 1, 1, 2, 1, 2, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
     {"four_qwen2_moe", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_GATHER},
+    {"lora_phi3", 1, 2, 0, 1, 2, 1, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_GATHER},
+    {"lora_biases", 1, 3, 0, 1, 3, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
+    {"lora_llama", 2, 2, 0, 2, 2, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_RING},
     {"four_qwen2_moe", 2, 4, 0, 2, 2, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_RING},
     {"gpt_oss", 1, 2, 0, 1, 2, 1, 1, 2, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
 };

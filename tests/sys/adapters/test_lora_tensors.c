@@ -1,0 +1,182 @@
+/* --lora-r beside --tensor-groups: ranks that divide features, as threads and as processes, have the bytes of one rank
+ * with as many groups, in every file of a checkpoint, also where a run goes on with others; folders are those of a run
+ * without groups; what is refused. */
+#include "base/file.h"
+#include "tests/kit/files.h"
+#include "tests/kit/run/sys_mpi.h"
+#include "tests/kit/test.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 6, QUICK = 3 };
+
+static const char common[] = "--batch-size 1 --gradient-accumulation-steps 4 --sum-groups 4 --max-seq-length 16 "
+                             "--compute-threads 1 --optimizer-threads 1 --host-mem 64MiB --eval-fraction 0.1 "
+                             "--eval-steps 2 --save-total-limit 0 --learning-rate 1e-2 --save-steps 2 "
+                             "--lr-scheduler-type constant";
+static const struct kind {
+    const char *model, *words;
+} kinds[] = {
+    {"llama", "--dtype fp32 --lora-r 3 --lora-alpha 6 --lora-target-modules all-linear --lora-dropout 0.2"},
+    {"gpt2", "--dtype bf16 --lora-r 4 --lora-target-modules c_attn,attn.c_proj,c_fc,mlp.c_proj --lora-bias all "
+             "--lora-modules-to-save ln_1 --use-rslora"},
+};
+
+static struct sys_args args;
+static struct sys_process process;
+static const char *text_path;
+
+static void begin_steps(const struct kind *kind, const char *output, unsigned steps, const char *more) {
+    sys_args_train(&args, test_path("base"), text_path, output);
+    sys_args_add(&args, common);
+    sys_args_word(&args, "--max-steps=%u", steps);
+    sys_args_add(&args, kind->words);
+    sys_args_add(&args, more);
+}
+
+static void begin(const struct kind *kind, const char *output, const char *more) {
+    begin_steps(kind, output, STEPS, more);
+}
+
+/* The folder "base": a model of the family with weights. */
+static void make_base(const struct kind *kind) {
+    sys_args_train(&args, sys_write_model(kind->model), text_path, "first");
+    sys_args_add(&args, common);
+    sys_args_add(&args, "--from-scratch --max-steps 2");
+    sys_run_well(&args, &process);
+    const char *const source = test_path("first/checkpoint-2");
+    sys_args_begin(&args, "export");
+    sys_args_word(&args, "--model=%s", source);
+    sys_args_word(&args, "--output=%s", test_path("base"));
+    sys_args_add(&args, "--save-dtype bf16");
+    sys_run_well(&args, &process);
+    sys_remove_run("first");
+}
+
+/* As so many processes; as one where none can be started. */
+static void run(unsigned processes) {
+    static struct sys_args launched;
+    if (processes > 1 && sys_mpi_missing() == NULL) {
+        sys_mpi_begin(&launched, processes, &args, SYS_MPI_END_OTHERS);
+        sys_run_well(&launched, &process);
+    } else {
+        sys_run_well(&args, &process);
+    }
+}
+
+/* After "whole", which one rank has made with two groups. */
+static void check_meshes(const struct kind *kind, unsigned first) {
+    static const struct {
+        const char *words;
+        unsigned processes;
+        bool has_drive;
+    } meshes[] = {
+        {"--tensor-parallel-size 2", 1, false},
+        {"--tensor-parallel-size 2", 2, true},
+        {"--mesh dp=2,tp=2 --sharding full_shard --device-mem 8MiB", 1, true},
+        {"--mesh tp=2,pp=2 --kept-blocks 0", 1, false},
+        {"--tensor-groups 2 --ranks 2 --prefetch-depth 0 --tiles 2", 1, true},
+        {"--mesh dp=2,tp=2 --sharding no_shard --kept-blocks 2", 2, false},
+    };
+    for (unsigned i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        if (test_takes(first + i, QUICK)) {
+            begin(kind, "place", meshes[i].words);
+            if (meshes[i].has_drive) {
+                sys_args_on_drive(&args, "place");
+            }
+            run(meshes[i].processes);
+            if (!sys_same_runs("whole", "place", STEPS)) {
+                sys_complain(&process, meshes[i].words);
+            }
+            sys_remove_run("place");
+        }
+    }
+}
+
+/* A run that goes on with other ranks after each third. */
+static void check_resumes(const struct kind *kind) {
+    static const char *const parts[] = {"--tensor-parallel-size 2", "--resume latest --ranks 1",
+                                        "--resume latest --mesh dp=2,tp=2"};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        begin_steps(kind, "parts", 2 * (i + 1), parts[i]);
+        sys_run_well(&args, &process);
+    }
+    CHECK(sys_same_runs("whole", "parts", STEPS));
+    sys_remove_run("parts");
+}
+
+static double eval_loss(const char *model, const char *more) {
+    return sys_eval_loss(model, text_path, plain_pathf("--max-seq-length 16 --host-mem 64MiB --dtype fp32 %s", more));
+}
+
+/* The folder is one of no groups: it is evaluated, merged and gone on with as any. */
+static void check_folder(const struct kind *kind) {
+    char whole[OX_PATH_BYTES], merged[OX_PATH_BYTES];
+    snprintf(whole, sizeof whole, "%s", test_path("whole"));
+    snprintf(merged, sizeof merged, "%s", test_path("merged"));
+    sys_args_begin(&args, "merge");
+    sys_args_word(&args, "%s", whole);
+    sys_args_word(&args, "--output=%s", merged);
+    sys_args_add(&args, "--save-dtype fp32");
+    sys_run_well(&args, &process);
+    const double base = eval_loss(test_path("base"), ""), beside = eval_loss(whole, ""), after = eval_loss(merged, "");
+    printf("%s: loss %.6f; with the adapter %.6f, merged %.6f\n", kind->model, base, beside, after);
+    CHECK(fabs(beside - base) > 1e-3 && fabs(after - beside) < 1e-5);
+    for (unsigned tensors = 1; tensors <= 2; tensors++) {
+        sys_args_train(&args, test_path("base"), text_path, tensors == 1 ? "one" : "two");
+        sys_args_add(&args, common);
+        sys_args_word(&args, "--max-steps=%d", STEPS);
+        sys_args_word(&args, "--adapter=%s", whole);
+        sys_args_word(&args, "--tensor-parallel-size=%u", tensors);
+        sys_args_add(&args, "--tensor-groups 2");
+        sys_run_well(&args, &process);
+    }
+    CHECK(sys_same_runs("one", "two", STEPS));
+    sys_remove_run("one");
+    sys_remove_run("two");
+    sys_remove_run("merged");
+}
+
+static void check_refusals(void) {
+    static const char *const cases[][2] = {
+        {"--tensor-groups 2 --lora-r 4 --use-dora", "--tensor-groups 2: does not exist with --use-dora yet; leave one "
+                                                    "of them out"},
+        {"--mesh tp=2 --lora-r 4 --lora-target-modules q_proj,embed_tokens",
+         "--lora-target-modules: the adapter of \"model.embed_tokens.weight\" cannot be cut into 2 groups of features "
+         "(--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert alone, such as "
+         "q_proj,v_proj, or use 1 group"},
+        {"--tensor-parallel-size 2 --lora-r 4 --lora-target-modules lm_head",
+         "the adapter of \"lm_head.weight\" cannot"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sys_args_train(&args, test_path("base"), text_path, "refused");
+        sys_args_add(&args, common);
+        sys_args_add(&args, "--max-steps 2");
+        sys_args_add(&args, cases[i][0]);
+        sys_run(&args, &process);
+        if (process.outcome.exit_status != 2 || !sys_said(&process, cases[i][1])) {
+            sys_complain(&process, cases[i][1]);
+        }
+    }
+}
+
+int main(void) {
+    text_path = sys_write_text(24000);
+    for (unsigned i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        make_base(&kinds[i]);
+        begin(&kinds[i], "whole", "--tensor-groups 2");
+        sys_run_well(&args, &process);
+        check_meshes(&kinds[i], i);
+        if (i == 0) {
+            check_resumes(&kinds[i]);
+            check_folder(&kinds[i]);
+            check_refusals();
+        }
+        sys_remove_run("whole");
+        sys_remove_run("base");
+    }
+    return test_end();
+}
