@@ -177,10 +177,6 @@ enum ox_status ox_model_check_groups(const struct ox_model_config *config) {
         return ox_fail(OX_E_CONFIG, "the model (model_type \"%s\") has %s, which cannot be cut into %" PRIu32
                        " groups of features; use 1", config->family, why, groups);
     }
-    if (config->mixture.per_unit > 0) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": each of %" PRIu32 " groups of features has its "
-                       "experts among its weights; give --experts-per-unit all", config->mixture.per_unit, groups);
-    }
     shares_of(config, shares);
     list_possible(shares, possible, sizeof possible);
     if (groups > OX_TENSOR_GROUPS_MAX || config->vocab < groups) {
@@ -193,5 +189,10 @@ enum ox_status ox_model_check_groups(const struct ox_model_config *config) {
                            shares[i].count, shares[i].what, groups, possible);
         }
     }
-    return OX_OK;
+    const uint32_t per_unit = config->mixture.per_unit, each = config->mixture.router.experts / groups;
+    return per_unit == 0 || each % per_unit == 0
+               ? OX_OK
+               : ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": each of %" PRIu32 " groups of features has %"
+                         PRIu32 " experts of a layer; give a divisor of these, or all to keep them in their block's "
+                         "unit", per_unit, groups, each);
 }

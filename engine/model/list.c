@@ -509,8 +509,14 @@ static uint32_t add_beside(struct ox_list *list, struct ox_node node, uint64_t b
 
 uint32_t ox_list_hand_over(struct ox_list *list, uint32_t x, uint32_t h) {
     const struct ox_handed handed = ox_handed_of(list->shape);
+    const uint32_t hidden = list->shape->model->config.hidden;
     if (has(list, OX_ROLE_SHARED_DOWN)) {
         x = add_beside(list, (struct ox_node){.in = add_shared(list, h), .residual = x}, handed.in);
+    }
+    if (list->groups > 1) {
+        return add_node(list, (struct ox_node){.kind = OX_NODE_HAND_OVER, .role = OX_ROLE_ROUTER, .in = h,
+                                               .residual = x, .in_count = hidden, .out_count = hidden,
+                                               .out = add_value(list, handed.first_bytes)});
     }
     struct ox_node all = add_route(list, h);
     all.in = h;
@@ -525,11 +531,13 @@ void ox_experts_list(const struct ox_shape *shape, const struct ox_unit *unit, s
     const struct ox_handed handed = ox_handed_of(shape);
     /* Ranks that divide experts have a group each, one behind the other; the list has the units of the rank's. */
     const uint32_t first = unit->expert_first, count = unit->expert_count * ox_shape_experts(shape);
-    const bool last = first + count == shape->model->config.mixture.router.experts;
-    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = 1, .group_past = 1};
-    list->unit_count = ox_model_stage_units(shape->model, unit + shape->experts.at, list->units);
+    const uint32_t groups = ox_model_groups(&shape->model->config), own = ox_shape_own_features(shape);
+    const bool last = first + count == shape->model->config.mixture.router.experts / groups;
+    *list = (struct ox_list){.shape = shape, .unit = unit, .value_count = 1, .groups = groups,
+                             .group_first = shape->features.first, .group_past = shape->features.first + own};
+    list->unit_count = ox_model_stage_units(shape->model, unit + shape->experts.at * groups, list->units);
     list->in = add_value(list, unit->expert_first == 0 ? handed.first_bytes : handed.bytes);
-    list->out = last ? add_rows(list, hidden) : add_value(list, handed.bytes);
+    list->out = last ? add_own_rows(list, hidden) : add_value(list, handed.bytes);
     add_node(list, (struct ox_node){.kind = OX_NODE_EXPERTS, .role = OX_ROLE_EXPERT_GATE_UP, .in = list->in,
                                     .residual = list->in, .in_count = hidden, .out_count = hidden, .first = first,
                                     .stride = count, .out = list->out});

@@ -48,6 +48,7 @@ enum ox_node_kind {
     OX_NODE_ROW_GATE,    /* out = in * sigmoid(weights): each row by its number */
     OX_NODE_COMBINE,     /* out = [residual +] sum of a row's pairs [with weight * bias_e] */
     OX_NODE_BESIDE,      /* out = residual, in, and where there are some order and weights, one behind the other */
+    OX_NODE_HAND_OVER,   /* the same of groups of features: residual, all rows of `in`, what their router says */
     OX_NODE_EXPERTS,     /* out = what a block's stage gives to its experts, with what a group of them adds */
     OX_NODE_MIXTURE,     /* out = [residual +] what a mixture makes of `in`, by groups of features that have experts */
     OX_NODE_GROUPED_DOWN, /* out = in * A_e^T of the adapters of all experts */
@@ -141,9 +142,14 @@ uint32_t ox_list_hand_over(struct ox_list *list, uint32_t x, uint32_t h);
  * beginning: what the experts' sum is added to, and x, that is then added to, if the model has an expert of all tokens;
  * what the experts read; the order of pairs, and what they weigh; and behind the first group the sum so far, float32.
  * Backward of a group finds in the gradient of its output: in the place of x the gradient of the block's output, and
- * leaves there, in the places of the other values, their gradients, the sum's place taking the sum over groups. */
+ * leaves there, in the places of the other values, their gradients, the sum's place taking the sum over groups.
+ *
+ * With groups of features x and what is added to it are of the rank's own rows, all else is of all rows, and there is a
+ * sum for each of the rank's groups of features. In the place of what experts read backward has the gradient of what
+ * they add, of all rows, until the first group of them puts there the gradient of the rank's own rows. */
 struct ox_handed {
     uint64_t shared, in, order, weights, sum; /* shared: 0: none */
+    uint64_t sum_bytes; /* of a sum */
     uint64_t first_bytes, bytes; /* before and behind the first group */
 };
 struct ox_handed ox_handed_of(const struct ox_shape *shape);
@@ -209,6 +215,7 @@ enum ox_node_ends { OX_ENDS_NOTHING, OX_ENDS_BEHIND, OX_ENDS_BEFORE };
 struct ox_node_cut_at {
     enum ox_cut_kind kind;
     bool saved;
+    bool features; /* EXPERTS: between ranks that divide features, else those that divide experts */
     uint64_t source, target, bytes;
     uint8_t round;
 };
@@ -368,7 +375,7 @@ struct ox_expert_group {
     struct ox_expert_room room;
     struct ox_pair_order order;
     struct ox_experts experts;
-    uint32_t features;    /* the group of features that has them; 0: none has */
+    uint32_t features;    /* the group of features that has them; 0: the first, or none has */
     const float *weights; /* of pairs */
 };
 /* room.to = the rows of `from` (rows, hidden), by pair. */
@@ -398,7 +405,14 @@ void ox_route_report(const struct ox_node_call *call, const struct ox_routed *ro
 void ox_route_backward(const struct ox_node_call *call, const struct ox_routed *routed, float *dlogits,
                        const float *dweights);
 
-/* A mixture whose experts are cut into groups of features: node_mixture_groups.c. */
+/* A mixture whose experts are cut into groups of features, and one whose experts are units of their own beside:
+ * node_mixture_groups.c. */
+uint64_t ox_hand_over_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
+uint32_t ox_hand_over_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                            struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
+void ox_hand_over_forward(const struct ox_node_call *call);
+void ox_hand_over_backward(const struct ox_node_call *call);
+void ox_hand_over_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);
 uint64_t ox_mixture_groups_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
 uint32_t ox_mixture_groups_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                  struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);

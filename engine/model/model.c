@@ -83,10 +83,11 @@ static uint32_t repeats(const struct ox_model_config *config, const struct ox_fa
     return row->each_expert ? config->mixture.router.experts : 1;
 }
 
-/* The groups of experts that are units of their own. */
+/* The stages of experts that are units of their own: each has a unit, or one of every group of features. */
 static uint32_t groups_in(const struct ox_model_config *config, uint32_t layer) {
     const bool apart = config->mixture.per_unit != 0 && ox_layer_is_sparse(config, layer);
-    return apart ? (uint32_t)ox_div_up(config->mixture.router.experts, config->mixture.per_unit) : 0;
+    const uint32_t experts = config->mixture.router.experts / ox_model_groups(config);
+    return apart ? (uint32_t)ox_div_up(experts, config->mixture.per_unit) : 0;
 }
 
 /* The parts that units have of a row's tensor in a block: of one of all experts each group has one. */
@@ -95,14 +96,16 @@ static uint32_t parts_of(const struct ox_model_config *config, const struct ox_f
     return parted ? groups_in(config, layer) : 1;
 }
 
-/* With groups of features the most that can be: of a tensor that is cut each group has a part of up to three pieces. */
+/* With groups of features the most that can be: of a tensor that is cut each group has a part of up to three pieces, or
+ * of one of all experts one for each of its units. */
 static uint64_t count_tensors(const struct ox_family *family, const struct ox_model_config *config,
                               enum ox_unit_kind kind, uint32_t layer) {
     const uint32_t groups = ox_model_groups(config);
     uint64_t count = 0;
     const struct ox_family_row *row;
     for (uint32_t i = 0; (row = ox_family_row_at(family, i)) != NULL; i++) {
-        const uint64_t parts = groups > 1 && !row->each_expert ? 3 * groups : parts_of(config, row, layer);
+        const uint64_t cut = groups * ox_max_u64(3, groups_in(config, layer));
+        const uint64_t parts = groups > 1 && !row->each_expert ? cut : parts_of(config, row, layer);
         count += has_row(config, row, kind, layer) ? repeats(config, row) * parts : 0;
     }
     return count;
@@ -249,12 +252,13 @@ static void add_cut_row(struct ox_model *model, const struct ox_family *family, 
         }
         return;
     }
-    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP);
-    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? ox_row_cut_parts(&cut) : 1); i++) {
+    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP), of_expert = ox_role_is_of_expert(row->role);
+    const uint32_t units = of_expert ? (uint32_t)ox_max_u64(1, groups_in(&model->config, unit->layer)) : 1;
+    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? units * ox_row_cut_parts(&cut) : 1); i++) {
         add_tensor(model, family, unit, row, unit->layer, 0);
         model->tensors[model->tensor_count - 1].row = row_idx;
-        if (cut.count > 0) {
-            ox_row_cut_take(&cut, ox_model_groups(&model->config), unit->group, i,
+        if (cut.count > 0) { /* of all experts a part for each unit that will have some */
+            ox_row_cut_take(&cut, ox_model_groups(&model->config) * units, unit->group * units + i % units, i / units,
                             &model->tensors[model->tensor_count - 1]);
         }
     }
@@ -326,11 +330,61 @@ static uint32_t add_stage(struct ox_model *model, const struct ox_family *family
     return own;
 }
 
+/* Gives some experts of a group of features, which lie in the group's unit of their block, a unit of their own: that
+ * shares the range of tensors, whose places stay those with all experts. Returns its index. */
+static uint32_t move_experts(struct ox_model *model, const struct ox_unit *from, uint32_t first, uint32_t count) {
+    const uint32_t unit_idx = model->unit_count++, from_idx = (uint32_t)(from - model->units);
+    struct ox_unit *const unit = &model->units[unit_idx];
+    *unit = *from;
+    unit->expert_first = first;
+    unit->expert_count = count;
+    for (uint32_t i = from->tensor_first; i < from->tensor_first + from->tensor_count; i++) {
+        struct ox_tensor *const tensor = &model->tensors[i];
+        if (tensor->unit_idx == from_idx && ox_role_is_of_expert(tensor->role)) {
+            const uint64_t each = ox_expert_elems(&model->config, tensor->role);
+            const uint64_t at = (tensor->place - from->role_offset[tensor->role]) / each + from->expert_first;
+            tensor->unit_idx = at >= first && at < first + count ? unit_idx : from_idx;
+        }
+    }
+    ox_unit_lay_out(model, unit);
+    model->own_count++;
+    return unit_idx;
+}
+
+/* Adds the stages of experts apart from a block that is cut into groups of features: each has as many of every group,
+ * in units that follow each other. */
+static void add_cut_stages(struct ox_model *model, uint32_t layer) {
+    const uint32_t groups = ox_model_groups(&model->config), stages = groups_in(&model->config, layer);
+    const uint32_t per_unit = model->config.mixture.per_unit;
+    struct ox_unit *const block = &model->units[model->blocks[layer]];
+    for (uint32_t i = 0; i < stages; i++) {
+        const uint32_t own = model->unit_count;
+        for (uint32_t at = block->own; at != OX_NO_UNIT; at = model->units[at].next) {
+            if (model->units[at].group != OX_NO_GROUP) {
+                const uint32_t first = model->units[at].expert_first + i * per_unit;
+                struct ox_unit *const unit = &model->units[move_experts(model, &model->units[at], first, per_unit)];
+                unit->kind = unit->group == 0 ? OX_UNIT_EXPERTS : OX_UNIT_BESIDE;
+                unit->own = own;
+                unit->next = unit->group + 1 == groups ? OX_NO_UNIT : own + unit->group + 1;
+            }
+        }
+        model->stages[model->stage_count++] = own;
+    }
+    for (uint32_t at = block->own; at != OX_NO_UNIT && stages > 0; at = model->units[at].next) {
+        ox_unit_lay_out(model, &model->units[at]);
+        model->units[at].expert_first = model->units[at].expert_count = 0;
+    }
+}
+
 static void add_block(struct ox_model *model, const struct ox_family *family) {
     const uint32_t layer = model->block_count, per_unit = model->config.mixture.per_unit;
     const uint32_t experts = model->config.mixture.router.experts;
     struct ox_unit unit = {.kind = OX_UNIT_BLOCK, .layer = layer, .stream = layer + 1};
     model->blocks[model->block_count++] = add_stage(model, family, unit);
+    if (ox_model_groups(&model->config) > 1) {
+        add_cut_stages(model, layer);
+        return;
+    }
     unit.kind = OX_UNIT_EXPERTS;
     for (uint32_t i = 0; i < groups_in(&model->config, layer); i++) {
         unit.expert_first = i * per_unit;
@@ -454,7 +508,7 @@ enum ox_status ox_model_check_grouping(const struct ox_model_config *config) {
     if (least < experts) {
         snprintf(several, sizeof several, "a multiple of %" PRIu64 ", or ", least);
     }
-    return per_unit % least == 0 || per_unit == experts
+    return per_unit % least == 0 || per_unit == experts / ox_model_groups(config)
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": so many experts of this model have no whole "
                          "number of %d elements in each tensor, which is what checksums and norms are over; give %sall "
@@ -501,6 +555,12 @@ static void list_names(struct ox_model *model) {
     }
 }
 
+/* The own unit of a tensor's stage, or of the block whose expert it is of. */
+static uint32_t block_of(const struct ox_model *model, const struct ox_tensor *tensor) {
+    const struct ox_unit *const own = &model->units[model->units[tensor->unit_idx].own];
+    return own->kind == OX_UNIT_EXPERTS ? model->blocks[own->layer] : own->own;
+}
+
 /* Puts saved tensors in the order of files, which is that of the family's rows in every stage: those of a stage that is
  * cut are in that of its units. */
 static void order_saved(struct ox_model *model) {
@@ -509,7 +569,7 @@ static void order_saved(struct ox_model *model) {
             const uint32_t idx = model->saved[k];
             const struct ox_tensor *const before = &model->tensors[model->saved[k - 1]];
             const struct ox_tensor *const at = &model->tensors[idx];
-            if (model->units[before->unit_idx].own != model->units[at->unit_idx].own || before->row <= at->row) {
+            if (block_of(model, before) != block_of(model, at) || before->row <= at->row) {
                 break;
             }
             model->saved[k] = model->saved[k - 1];

@@ -136,3 +136,33 @@ void ox_cost_act(struct ox_cost *cost, const struct ox_node *node, bool backward
     ox_cost_add_loop(cost, cost->rows, (backward ? 2 : 1) * in_width + width,
                      (struct ox_cost_loop){.passes = 1, .ops = 1});
 }
+
+/* A group of experts. */
+static void add_expert_products(struct ox_cost *cost, bool backward) {
+    const struct ox_mixture *const mixture = &cost->shape->model->config.mixture;
+    const uint32_t hidden = cost->shape->model->config.hidden, width = mixture->width;
+    const uint32_t count = cost->unit->expert_count * ox_shape_own_features(cost->shape);
+    struct ox_cost_grouped up = {.pairs = cost->rows * mixture->router.chosen * count / mixture->router.experts,
+                                 .experts = count, .in_count = hidden, .out_count = 2 * width,
+                                 .trained = cost->unit->role_trained[OX_ROLE_EXPERT_GATE_UP]};
+    struct ox_cost_grouped down = up;
+    down.in_count = width;
+    down.out_count = hidden;
+    down.trained = cost->unit->role_trained[OX_ROLE_EXPERT_DOWN];
+    ox_cost_add_grouped(cost, &up, backward);
+    ox_cost_add_grouped(cost, &down, backward);
+    ox_cost_add_loop(cost, up.pairs, (backward ? 4 : 3) * width, (struct ox_cost_loop){.passes = 1, .ops = 1});
+}
+
+void ox_experts_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const struct ox_mixture *const mixture = &cost->shape->model->config.mixture;
+    const uint32_t own = ox_shape_own_features(cost->shape); /* groups of features */
+    const double share = (double)cost->unit->expert_count * own / mixture->router.experts;
+    const double pairs = cost->rows * mixture->router.chosen * share;
+    ox_cost_add_loop(cost, pairs, node->in_count, (struct ox_cost_loop){.passes = backward ? 6 : 4, .ops = 3});
+    ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = 6, .ops = 1});
+    add_expert_products(cost, false); /* backward computes them again */
+    if (backward) {
+        add_expert_products(cost, true);
+    }
+}

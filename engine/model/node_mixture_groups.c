@@ -28,7 +28,8 @@ static uint64_t take(uint64_t *end, uint64_t bytes) {
     return at;
 }
 
-static struct places places_of(const struct ox_shape *shape, bool backward) {
+/* `apart`: the experts are units of their own: of another stage, which has the sum over groups too. */
+static struct places places_of(const struct ox_shape *shape, bool backward, bool apart) {
     const uint32_t tensors = ox_shape_tensors(shape), hidden = shape->model->config.hidden;
     const uint32_t experts = mixture_of(shape)->router.experts;
     const uint64_t whole = tensors > 1 ? ox_whole_rows_bytes(shape, hidden) : 0;
@@ -36,8 +37,8 @@ static struct places places_of(const struct ox_shape *shape, bool backward) {
     struct places at = {.pair_bytes = ox_align_up(ox_pairs_of(shape) * sizeof(float), PLACE_ALIGN_BYTES)};
     uint64_t end = 0;
     at.whole = take(&end, whole);
-    at.whole_dout = take(&end, backward ? whole : 0);
-    at.sums = take(&end, ox_joined_sum_of(shape, hidden).bytes);
+    at.whole_dout = take(&end, backward && !apart ? whole : 0);
+    at.sums = take(&end, apart ? 0 : ox_joined_sum_of(shape, hidden).bytes);
     at.pairs = take(&end, backward ? tensors * at.pair_bytes : 0);
     at.drows = take(&end, backward ? (uint64_t)shape->rows * hidden * ox_real_bytes(shape->compute.real) : 0);
     at.sorted = take(&end, backward ? at.pair_bytes : 0);
@@ -49,20 +50,20 @@ static struct places places_of(const struct ox_shape *shape, bool backward) {
     at.routing = take(&end, ox_max_u64(ox_routing_scratch(shape),
                                        ox_ops_router_scratch_bytes(&shape->compute, shape->rows, experts)));
     at.experts = end;
-    at.bytes = end + ox_expert_room_of(shape, backward).bytes;
+    at.bytes = end + (apart ? 0 : ox_expert_room_of(shape, backward).bytes);
     return at;
 }
 
 uint64_t ox_mixture_groups_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
     (void)node;
-    return places_of(shape, backward).bytes;
+    return places_of(shape, backward, false).bytes;
 }
 
 /* Forward: rows come together | what the rank's experts make of them | the sum over groups. Backward: rows and
  * gradients come together, one after the other | the rank's experts | what pairs weigh comes together, and the sum. */
 uint32_t ox_mixture_groups_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                  struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const struct places at = places_of(list->shape, backward);
+    const struct places at = places_of(list->shape, backward, false);
     uint32_t count = 0;
     (void)din;
     count += ox_whole_rows_cuts(list->shape, node->in_count, at.whole, &out[count]);
@@ -90,14 +91,14 @@ static void *place(const struct ox_node_call *call, uint64_t offset) {
 
 static struct pass pass_of(const struct ox_node_call *call, bool backward) {
     const struct ox_shape *const shape = call->job->shape;
-    const bool apart = ox_shape_tensors(shape) > 1;
-    struct pass pass = {.experts = *call, .at = places_of(shape, backward)};
+    const bool apart = ox_shape_tensors(shape) > 1, hands_over = call->node->kind == OX_NODE_HAND_OVER;
+    struct pass pass = {.experts = *call, .at = places_of(shape, backward, hands_over)};
     pass.experts.scratch = place(call, pass.at.experts);
     pass.in = apart ? place(call, pass.at.whole) : call->in;
     pass.dout = apart ? place(call, pass.at.whole_dout) : call->dout;
     pass.dweights = place(call, pass.at.pairs + (call->list->group_first / ox_shape_own_features(shape)) *
                                                     pass.at.pair_bytes);
-    pass.computes = !apart ? 0 : backward ? 2 : 1;
+    pass.computes = !apart ? 0 : backward ? 2 : 1; /* where rows, and in backward something else, have come together */
     pass.ends = !apart ? 0 : backward ? 4 : 2;
     pass.routed = (struct ox_routed){.logits = place(call, pass.at.logits), .weights = place(call, pass.at.weights),
                                      .lse = place(call, pass.at.lse), .scratch = place(call, pass.at.routing),
@@ -251,6 +252,20 @@ void ox_mixture_groups_backward(const struct ox_node_call *call) {
 
 /* ---- costs ---- */
 
+static void add_router(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    const uint32_t experts = mixture_of(cost->shape)->router.experts;
+    if (backward) {
+        ox_cost_add_linear_backward(cost, node->in_count, experts, true);
+    } else {
+        ox_cost_add_linear(cost, node->in_count, experts, false);
+    }
+}
+
+static void add_routing(struct ox_cost *cost, bool backward) {
+    ox_cost_add_loop(cost, cost->rows, mixture_of(cost->shape)->router.experts,
+                     (struct ox_cost_loop){.passes = backward ? 7 : 4, .ops = backward ? 5 : 4});
+}
+
 /* The rank's part of the experts, and the router of all rows. */
 static void add_products(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const struct ox_mixture *const mixture = mixture_of(cost->shape);
@@ -264,11 +279,7 @@ static void add_products(struct ox_cost *cost, const struct ox_node *node, bool 
     ox_cost_add_grouped(cost, &up, backward);
     ox_cost_add_grouped(cost, &down, backward);
     ox_cost_add_loop(cost, pairs, (backward ? 4 : 3) * width, (struct ox_cost_loop){.passes = 1, .ops = 1});
-    if (backward) {
-        ox_cost_add_linear_backward(cost, node->in_count, mixture->router.experts, true);
-    } else {
-        ox_cost_add_linear(cost, node->in_count, mixture->router.experts, false);
-    }
+    add_router(cost, node, backward);
 }
 
 void ox_mixture_groups_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
@@ -276,11 +287,96 @@ void ox_mixture_groups_cost(struct ox_cost *cost, const struct ox_node *node, bo
     const double pairs = cost->rows * router->chosen / ox_shape_tensors(cost->shape);
     const uint32_t groups = ox_shape_own_features(cost->shape);
     ox_cost_add_loop(cost, pairs, node->in_count, (struct ox_cost_loop){.passes = backward ? 6 : 4, .ops = 3});
-    ox_cost_add_loop(cost, cost->rows, router->experts,
-                     (struct ox_cost_loop){.passes = backward ? 7 : 4, .ops = backward ? 5 : 4});
+    add_routing(cost, backward);
     cost->work.bytes += cost->rows * node->in_count * sizeof(float) * (4.0 * (groups - 1) + 2);
     add_products(cost, node, false); /* backward computes them again */
     if (backward) {
         add_products(cost, node, true);
+    }
+}
+
+/* ---- where experts are units of their own ---- */
+
+uint64_t ox_hand_over_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
+    (void)node;
+    return places_of(shape, backward, true).bytes;
+}
+
+/* Rows come together | the router. In backward what pairs weigh comes together too, before the router. */
+uint32_t ox_hand_over_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
+                            struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
+    const struct places at = places_of(list->shape, backward, true);
+    uint32_t count = ox_whole_rows_cuts(list->shape, node->in_count, at.whole, out);
+    (void)din;
+    if (backward) {
+        out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at.pairs, .target = at.pairs,
+                                               .bytes = ox_shape_tensors(list->shape) * at.pair_bytes};
+    }
+    return count;
+}
+
+static void *handed(const void *value, uint64_t offset) {
+    return (unsigned char *)(uintptr_t)value + offset;
+}
+
+/* What does not follow from all rows: x, and what the expert of all tokens has made. */
+static void hand_own_rows(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_handed at = ox_handed_of(shape);
+    const uint32_t rows = ox_own_rows_of(shape).count;
+    for (uint32_t i = 0; i < (at.shared > 0 ? 2u : 1u) && rows > 0; i++) {
+        OX_RUN(&call->job->run, add, .target = handed(call->out, i * at.shared),
+               .b = handed(call->residual, i * at.shared), .count = (uint64_t)rows * call->node->in_count,
+               .real = shape->compute.real);
+    }
+}
+
+void ox_hand_over_forward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_handed at = ox_handed_of(shape);
+    struct pass pass = pass_of(call, false);
+    pass.routed.weights = handed(call->out, at.weights);
+    pass.routed.order = ox_pair_order_of(shape, handed(call->out, at.order));
+    if (call->part < pass.computes) {
+        ox_whole_rows_give(call, call->in, call->node->in_count, place(call, pass.at.whole));
+        return;
+    }
+    hand_own_rows(call);
+    OX_RUN(&call->job->run, add, .target = handed(call->out, at.in), .b = pass.in,
+           .count = (uint64_t)shape->rows * call->node->in_count, .real = shape->compute.real);
+    route(call, &pass);
+    ox_route_report(call, &pass.routed);
+}
+
+/* The experts have left the gradient of the rank's own rows, to which the router adds its own. */
+void ox_hand_over_backward(const struct ox_node_call *call) {
+    const struct ox_shape *const shape = call->job->shape;
+    const struct ox_handed at = ox_handed_of(shape);
+    const uint32_t rows = ox_own_rows_of(shape).count;
+    struct pass pass = pass_of(call, true);
+    if (call->part == 0) {
+        OX_RUN(&call->job->run, add, .target = pass.dweights, .b = handed(call->dout, at.weights),
+               .count = ox_pairs_of(shape), .real = OX_REAL_F32);
+    }
+    if (call->part == 0 && pass.computes > 0) {
+        ox_whole_rows_give(call, call->in, call->node->in_count, place(call, pass.at.whole));
+    }
+    if (call->part < pass.computes) {
+        return;
+    }
+    route(call, &pass);
+    if (rows > 0) {
+        OX_RUN(&call->job->run, add, .target = call->din, .b = handed(call->dout, at.in),
+               .count = (uint64_t)rows * call->node->in_count, .real = shape->compute.real);
+    }
+    back_to_router(call, &pass);
+}
+
+void ox_hand_over_cost(struct ox_cost *cost, const struct ox_node *node, bool backward) {
+    add_routing(cost, backward);
+    ox_cost_add_loop(cost, cost->rows, node->in_count, (struct ox_cost_loop){.passes = 4, .ops = 4});
+    add_router(cost, node, false); /* backward computes it again */
+    if (backward) {
+        add_router(cost, node, true);
     }
 }

@@ -220,9 +220,10 @@ uint32_t ox_schedule_crossings(const struct ox_schedule *schedule, const struct 
                                struct ox_node_cut_at *out) {
     struct ox_node_cut_at room[OX_NODE_CUTS_MAX];
     const struct ox_node *const node = &schedule->list.nodes[step->node_idx];
-    const uint32_t ranks = node->kind == OX_NODE_EXPERTS ? ox_shape_experts(schedule->list.shape)
+    const uint32_t tensors = ox_shape_tensors(schedule->list.shape);
+    const uint32_t ranks = node->kind == OX_NODE_EXPERTS ? ox_shape_experts(schedule->list.shape) * tensors
                            : node->kind == OX_NODE_RING  ? ox_shape_groups(schedule->list.shape)
-                                                         : ox_shape_tensors(schedule->list.shape);
+                                                         : tensors;
     const bool apart = ranks > 1 && row_of(node)->parts != NULL;
     return apart ? row_of(node)->parts(&schedule->list, node, step->backward, step->din != OX_NO_VALUE,
                                        out != NULL ? out : room) : 0;

@@ -207,8 +207,9 @@ static uint32_t parts_of(struct checker *c, const struct ox_schedule_step *step)
     const struct ox_node_row *const row = ox_node_row_of(node_of(c, step));
     struct ox_node_cut_at cuts[OX_NODE_CUTS_MAX];
     const enum ox_node_kind kind = node_of(c, step)->kind;
-    const uint32_t ranks = kind == OX_NODE_EXPERTS ? c->list->shape->experts.ranks
-                           : kind == OX_NODE_RING  ? c->list->shape->groups.all : c->list->shape->features.ranks;
+    const uint32_t tensors = c->list->shape->features.ranks, experts = c->list->shape->experts.ranks;
+    const uint32_t ranks = kind == OX_NODE_EXPERTS ? tensors > experts ? tensors : experts
+                           : kind == OX_NODE_RING  ? c->list->shape->groups.all : tensors;
     const bool crosses = kind != OX_NODE_RING || c->list->shape->groups.contexts > 1;
     if (row->parts == NULL || ranks <= 1) {
         return 0;

@@ -159,8 +159,8 @@ static uint32_t cuts_within(const struct ox_schedule *schedule, const struct ox_
         const uint64_t first = place.offset + (kept ? schedule->shared_kept_bytes : schedule->shared_work_bytes);
         OX_ASSERT(kept || place.memory == OX_MEMORY_WORK);
         out[i] = (struct ox_plan_cut){.kind = (uint8_t)cuts[i].kind, .round = cuts[i].round,
-                                      .axis = node->kind == OX_NODE_EXPERTS ? OX_AXIS_EXPERT
-                                              : node->kind == OX_NODE_RING  ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR,
+                                      .axis = node->kind == OX_NODE_EXPERTS && !cuts[i].features ? OX_AXIS_EXPERT
+                                              : node->kind == OX_NODE_RING ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR,
                                       .role = kept ? OX_USE_KEPT : OX_USE_SCRATCH, .source = first + cuts[i].source,
                                       .target = first + cuts[i].target, .bytes = cuts[i].bytes};
     }
@@ -178,13 +178,21 @@ static double flops_behind(const struct ox_schedule *schedule, const struct ox_s
     return before + of_step * (done < groups ? done / groups : 1);
 }
 
+/* Experts take the rows of one rank after the other, and nothing before the first and behind the last: what comes
+ * together before that is in place. */
+static double share_of_experts(const struct ox_shape *shape, const struct ox_plan_cut *cuts, uint32_t nth) {
+    const bool before = cuts[nth].kind == OX_CUT_GATHER;
+    return cuts[nth].kind == OX_CUT_ROUND ? cuts[nth].round / (double)ox_shape_experts(shape) : before ? 0 : 1;
+}
+
 uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, enum ox_pass pass,
                       struct ox_plan_cut *out) {
     struct ox_schedule schedule;
     uint32_t count = 0;
     const bool by_rows = shape->groups.contexts > 1 && unit->kind == OX_UNIT_BLOCK;
-    const bool by_experts = ox_shape_experts(shape) > 1 && unit->kind == OX_UNIT_EXPERTS;
-    if ((!by_rows && !by_experts && ox_shape_tensors(shape) == 1) || unit->kind == OX_UNIT_BESIDE) {
+    const bool by_experts = unit->kind == OX_UNIT_EXPERTS;
+    if ((!by_rows && (!by_experts || ox_shape_experts(shape) == 1) && ox_shape_tensors(shape) == 1) ||
+        unit->kind == OX_UNIT_BESIDE) {
         return 0;
     }
     make(shape, unit, pass, &schedule);
@@ -196,8 +204,7 @@ uint32_t ox_unit_cuts(const struct ox_shape *shape, const struct ox_unit *unit, 
         count += by_rows ? cuts_at(&schedule, step, &out[count]) : 0;
         count += cuts_within(&schedule, step, &out[count]);
         for (uint32_t k = before; k < count; k++) {
-            /* Experts take the rows of one rank after the other, and nothing before the first and behind the last. */
-            out[k].share = by_experts ? ox_min_u64(k, ox_shape_experts(shape)) / (double)ox_shape_experts(shape)
+            out[k].share = by_experts ? share_of_experts(shape, out, k)
                            : all > 0  ? flops_behind(&schedule, step, k) / all : 0;
         }
     }

@@ -114,9 +114,9 @@ static const char *device_text(const struct ox_trainer *trainer, char text[DEVIC
 
 enum { COMPUTE_LINE_BYTES = 256 };
 
-/* How many experts a layer has, and how many of them are a unit; or into how many groups of features the model is cut;
- * "" without either. */
-enum { EXPERTS_BYTES = 96 };
+/* How many experts a layer has, and how many of them are a unit; or into how many groups of features the model is cut,
+ * and which experts are units of their own then; "" without either. */
+enum { EXPERTS_BYTES = 128 };
 static const char *experts_text(const struct ox_model_config *config, char text[EXPERTS_BYTES]) {
     const struct ox_mixture *const mixture = &config->mixture;
     char apart[EXPERTS_BYTES / 2] = "with their blocks";
@@ -125,7 +125,9 @@ static const char *experts_text(const struct ox_model_config *config, char text[
     }
     const uint32_t experts = mixture->router.experts;
     if (ox_model_groups(config) > 1) {
-        snprintf(text, EXPERTS_BYTES, ", in %u groups of features (--tensor-groups)", ox_model_groups(config));
+        const int used = mixture->per_unit > 0 ? snprintf(text, EXPERTS_BYTES, ", %u experts, %s", experts, apart) : 0;
+        snprintf(text + used, EXPERTS_BYTES - (size_t)used, ", in %u groups of features (--tensor-groups)",
+                 ox_model_groups(config));
         return text;
     }
     snprintf(text, EXPERTS_BYTES, experts > 0 ? ", %u experts, %s" : "", experts, apart);

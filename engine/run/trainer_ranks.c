@@ -517,7 +517,8 @@ static uint64_t lacking_bytes(const struct ox_trainer *trainer) {
  * the groups that lack least. */
 static enum ox_status choose_experts(struct ox_trainer *trainer) {
     enum { LEAST_SHARE = 16 };
-    const uint32_t experts = ox_hf_model(trainer->folder)->config.mixture.router.experts;
+    const struct ox_model_config *const config = &ox_hf_model(trainer->folder)->config;
+    const uint32_t experts = config->mixture.router.experts / ox_model_groups(config); /* of a group of features */
     const enum ox_sharding given = trainer->engine_config.sharding;
     uint32_t best = 0;
     double best_seconds = INFINITY, seconds = 0;

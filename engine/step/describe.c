@@ -56,9 +56,9 @@ static struct ox_plan_stage describe_stage(const struct ox_shape *shape, uint32_
         .backward_kept = describe_pass(shape, unit, OX_PASS_BACKWARD_KEPT),
     };
     /* Adapters and frozen parts are units beside the stage's own, and are fetched with it. So are the groups of experts
-     * that ranks have of a stage, whose units follow each other. */
+     * that ranks have of a stage, whose units follow each other, each with those of all groups of features. */
     for (uint32_t g = 0; g < (kind == OX_UNIT_EXPERTS ? experts : 1); g++) {
-        for (uint32_t i = unit_idx + g; i != OX_NO_UNIT; i = model->units[i].next) {
+        for (uint32_t i = unit_idx + g * ox_model_groups(&model->config); i != OX_NO_UNIT; i = model->units[i].next) {
             OX_ASSERT(stage.unit_count < OX_STAGE_UNITS_MAX);
             stage.units[stage.unit_count++] = (struct ox_plan_stage_unit){
                 .unit_idx = i, .grad_idx = OX_NONE,

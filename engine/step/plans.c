@@ -266,7 +266,7 @@ static enum ox_status choose_coordinates(const struct ox_engine_config *config, 
 /* The unit that is to the first of the ranks that divide experts what a unit is to the one that has it. */
 static uint32_t of_first_expert(const struct ox_model *model, const struct ox_plan_ranks *ranks, uint32_t unit_idx) {
     const uint32_t expert = ox_plan_expert_owner(ranks, unit_idx), own = model->units[unit_idx].own;
-    uint32_t first = expert == OX_NONE ? unit_idx : own - expert;
+    uint32_t first = expert == OX_NONE ? unit_idx : own - expert * ox_model_groups(&model->config);
     for (uint32_t at = own; expert != OX_NONE && at != unit_idx; at = model->units[at].next) {
         first = model->units[first].next;
     }

@@ -354,7 +354,9 @@ void ox_build_pipe_commit(struct ox_builder *b) {
 static void gather_norms(struct ox_builder *b) {
     struct ox_plan *const plan = b->plan;
     for (uint32_t i = 0; i < plan->unit_count && ox_plan_holders(b->in) > 1; i++) {
-        const bool of_others = ox_plan_is_expert(b->in, i) &&
+        const uint32_t tensor = ox_plan_tensor_owner(&b->in->ranks, i);
+        const bool of_groups = tensor == OX_NONE || tensor == ox_plan_tensor_at(b->in); /* the rank's */
+        const bool of_others = ox_plan_is_expert(b->in, i) && of_groups &&
                                ox_plan_owner(&b->in->ranks, i) == ox_plan_pipe_at(b->in);
         if (ox_build_unit(b, i)->trained && (ox_build_holds(b, i) || of_others)) {
             ox_build_gather_here(b, OX_MOVE_PARTIALS, plan->norm_buf, i, true);

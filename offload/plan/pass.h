@@ -48,11 +48,12 @@ enum { OX_PLAN_CUTS_MAX = 52 };
 /* Where rows lie that go to the ranks that have their experts and back, as offsets in the buffer of the pass. Rows are
  * sorted by expert, and a member's rows keep their places on every rank. The rows of expert e of member m are those
  * from offsets[e] on until offsets[e + 1] of its routes. Member i of the group has the experts [first + i each, first +
- * (i + 1) each). */
+ * (i + 1) each) of every range: of `apart` experts each there are so many, behind those of the ranks that have the
+ * groups of features before. */
 enum { OX_PLAN_ROUND_PLANES = 2 };
 struct ox_plan_rounds {
     uint64_t routes, routes_bytes, offsets; /* those of all members, each so many bytes, with its offsets at this one */
-    uint32_t first, each;
+    uint32_t first, each, ranges, apart;
     uint64_t plane_bytes;    /* of a matrix of rows */
     uint32_t row_bytes, row_max; /* and the most rows that one member has for the experts of another */
     uint32_t planes;         /* matrices of rows that go to the experts: one, or of backward also the gradients */

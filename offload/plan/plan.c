@@ -94,10 +94,10 @@ static struct ox_peer_bytes total_bytes(const struct ox_plan_input *input, enum 
     uint64_t own = 0, all = 0;
     for (uint32_t i = 0; i < input->model.unit_count; i++) {
         const bool here = ox_plan_owner(&input->ranks, i) == ox_plan_pipe_at(input);
-        const bool cut = ox_plan_tensor_owner(&input->ranks, i) != OX_NONE;
+        const uint32_t tensor = ox_plan_tensor_owner(&input->ranks, i);
         const uint64_t bytes = input->model.units[i].trained ? sizeof(double) : 0;
-        own += (of_groups ? cut && ox_plan_holds(input, i) : here) ? bytes : 0;
-        all += !of_groups || (cut && here) ? bytes : 0;
+        own += here && (!of_groups || tensor == ox_plan_tensor_at(input)) ? bytes : 0;
+        all += !of_groups || (tensor != OX_NONE && here) ? bytes : 0;
     }
     return gather_bytes(ox_plan_group(input, axis).count, own, all);
 }
@@ -643,7 +643,7 @@ static void check_ranks(const struct ox_plan_input *input) {
               ox_plan_rank_count(input));
     OX_ASSERT(ox_plan_experts(input) == 1 || (ox_plan_holders(input) % ox_plan_experts(input) == 0 &&
                                               input->ranks.expert_of != NULL && ox_plan_own_row_groups(input) == 1 &&
-                                              ox_plan_tensors(input) == 1 && !input->ranks.library_sums));
+                                              !input->ranks.library_sums));
     OX_ASSERT(ox_plan_tensors(input) == 1 || (input->ranks.tensor_groups % ox_plan_tensors(input) == 0 &&
                                               input->ranks.group_of != NULL));
     OX_ASSERT(!input->ranks.library_sums || (input->ranks.sum_groups == ox_plan_data_ranks(input) &&

@@ -93,7 +93,7 @@ void ox_effects_totals_gather(struct effects *e) {
         const bool here = ox_proof_owner(e->in, i) == ox_proof_pipe_at(e->in);
         const bool counts = ox_proof_trained(e->in, i) && (!of_groups || (here && ox_proof_is_of_group(e->in, i)));
         all += counts ? 8 : 0;
-        own += counts && (of_groups ? ox_proof_holds(e->in, i) : here) ? 8 : 0;
+        own += counts && (of_groups ? ox_proof_has_group(e->in, e->in->ranks.idx, i) : here) ? 8 : 0;
     }
     if (members == 1) {
         ox_effects_reject(e, "gathers totals that no other rank has");

@@ -78,7 +78,7 @@ static bool same_experts(const struct ox_plan_input *a, const struct ox_plan_inp
     bool same = x != NULL && y != NULL && a->model.unit_count == b->model.unit_count &&
                 ox_proof_holders(a) % experts == 0 && is_power(experts) && leaves % ranks == 0 &&
                 is_power(leaves / ranks) && a->ranks.micro_batches % a->ranks.sum_groups == 0 &&
-                !a->ranks.library_sums && ox_proof_own_row_groups(a) == 1 && ox_proof_tensors(a) == 1;
+                !a->ranks.library_sums && ox_proof_own_row_groups(a) == 1;
     for (uint32_t i = 0; i < a->model.unit_count && same; i++) {
         same = x[i] == y[i] && (x[i] < experts || x[i] == OX_NONE);
     }

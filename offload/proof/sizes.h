@@ -175,7 +175,7 @@ static inline bool ox_proof_divides(const struct ox_plan_input *input, uint32_t 
 static inline bool ox_proof_knows_norm(const struct ox_plan_input *input, uint32_t unit_idx) {
     return ox_proof_holders(input) > 1 && input->model.units[unit_idx].trained &&
            (ox_proof_holds(input, unit_idx) ||
-            (ox_proof_is_expert(input, unit_idx) &&
+            (ox_proof_is_expert(input, unit_idx) && ox_proof_has_group(input, input->ranks.idx, unit_idx) &&
              ox_proof_owner(input, unit_idx) == ox_proof_pipe_of(input, input->ranks.idx)));
 }
 /* The elements of a unit that a rank has, [first, first + count). The chunks of a unit go to the holders in order, to

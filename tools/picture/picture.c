@@ -32,7 +32,7 @@ static void unit_name(const struct ox_model *model, uint32_t unit_idx, char name
     const struct ox_unit *const unit = &model->units[unit_idx];
     const struct ox_unit *const own = &model->units[unit->own];
     const char *const kind = own->kind == OX_UNIT_EMBED ? "embedding" : own->kind == OX_UNIT_HEAD ? "head" : "block";
-    if (unit->kind == OX_UNIT_EXPERTS) {
+    if (unit->kind == OX_UNIT_EXPERTS || (own->kind == OX_UNIT_EXPERTS && unit->group != OX_NO_GROUP)) {
         snprintf(name, NAME_BYTES, "experts %u to %u of block %u", unit->expert_first,
                  unit->expert_first + unit->expert_count - 1, unit->layer);
     } else if (unit->group != OX_NO_GROUP && unit->own != unit_idx) {
@@ -51,7 +51,8 @@ static void unit_name(const struct ox_model *model, uint32_t unit_idx, char name
 /* Whether two units of a kind lie on every rank alike, so that a row has both. */
 static bool are_alike(const struct ox_picture *p, uint32_t a, uint32_t b) {
     const struct ox_unit *const x = &p->model->units[a], *const y = &p->model->units[b];
-    bool alike = x->kind == y->kind && (x->own == a) == (y->own == b) && x->kind != OX_UNIT_EXPERTS &&
+    bool alike = x->kind == y->kind && (x->own == a) == (y->own == b) &&
+                 p->model->units[x->own].kind != OX_UNIT_EXPERTS &&
                  x->group == y->group && x->expert_count == y->expert_count;
     for (uint32_t r = 0; alike && r < p->rank_count; r++) {
         const struct ox_shard *const s = shard_at(p, r, a), *const t = shard_at(p, r, b);

@@ -267,8 +267,9 @@ static struct ox_stage_weights weights(const struct issue *is) {
     for (uint32_t nth = 0; nth < stage_of(is)->unit_count; nth++) {
         const uint32_t unit_idx = stage_of(is)->units[nth].unit_idx;
         const bool cast = ox_rank_rules(is->rank, unit_idx)->cast_bytes > 0;
-        const bool is_expert = ox_plan_is_expert(&is->rank->plan->input, unit_idx);
-        if (is_expert && !ox_plan_holds(&is->rank->plan->input, unit_idx)) {
+        const struct ox_plan_input *const input = &is->rank->plan->input;
+        const bool is_expert = ox_plan_is_expert(input, unit_idx);
+        if (is_expert && ox_plan_expert_owner(&input->ranks, unit_idx) != is->rank->shape.experts.at) {
             continue; /* those of other ranks are not in the list of the rank's stage */
         }
         const uint32_t at = is_expert ? experts++ : nth;
@@ -493,11 +494,15 @@ static enum ox_status issue_copy(const struct issue *is, struct ox_mark *done) {
 static bool has_rows(const struct issue *is) {
     const struct ox_plan_input *const input = &is->rank->plan->input;
     const struct ox_plan_stage *const stage = &input->model.stages[is->task->asks_stage];
-    const struct ox_unit *const unit = unit_of(is, is->task->asks_stage);
+    const struct ox_model *const model = is->rank->config.model;
     const unsigned char *const routes = view(is, OX_USE_ROUTES).ptr;
     uint32_t rows = 0;
     for (uint32_t i = 0; i < is->task->mb_past - is->task->mb_first; i++) {
-        rows += ox_unit_rows(unit, routes + i * (stage - stage->routed_back)->routes_bytes);
+        for (uint32_t nth = 0; nth < stage->unit_count; nth++) { /* what is beside a unit has the same experts */
+            const struct ox_unit *const unit = &model->units[stage->units[nth].unit_idx];
+            const unsigned char *const at = routes + i * (stage - stage->routed_back)->routes_bytes;
+            rows += ox_plan_has_group(input, stage->units[nth].unit_idx) ? ox_unit_rows(unit, at) : 0;
+        }
     }
     return rows > 0;
 }

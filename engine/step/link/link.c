@@ -564,17 +564,17 @@ struct half {
     bool back;
 };
 
-/* The first row, and how many there are, by the routes of the member whose rows they are. */
-static void half_rows(const struct half *half, uint64_t *first, uint64_t *count) {
+/* The first row of a range, and how many there are, by the routes of the member whose rows they are. */
+static void half_rows(const struct half *half, uint32_t range, uint64_t *first, uint64_t *count) {
     const int32_t *const offsets =
         (const int32_t *)(const void *)(half->routes->at + half->of * half->routes->apart);
-    const uint32_t expert = half->to * half->rounds->each;
+    const uint32_t expert = range * half->rounds->apart + half->to * half->rounds->each;
     *first = (uint64_t)offsets[expert];
     *count = (uint64_t)(offsets[expert + half->rounds->each] - offsets[expert]);
 }
 
-/* Sends a half or receives it, plane by plane. Nothing travels where a rank has no row for the other's experts, which
- * both know. */
+/* Sends a half or receives it, plane by plane. Nothing travels where a rank has no row for the other's experts of a
+ * range, which both know. */
 static enum ox_status move_half(struct ox_rank *rank, struct ox_comm *comm, const struct half *half,
                                 unsigned char *room, const char *what) {
     const struct ox_plan_rounds *const rounds = half->rounds;
@@ -584,9 +584,13 @@ static enum ox_status move_half(struct ox_rank *rank, struct ox_comm *comm, cons
     const uint32_t begin = half->back ? rounds->returned - 1 : 0, past = half->back ? begin + 1 : rounds->planes;
     enum ox_status status = OX_OK;
     uint64_t first, count;
-    half_rows(half, &first, &count);
-    OX_ASSERT(count <= rounds->row_max && (first + count) * rounds->row_bytes <= rounds->plane_bytes);
-    for (uint32_t i = begin; i < past && count > 0 && status == OX_OK; i++) {
+    for (uint32_t n = 0; n < (past - begin) * rounds->ranges && status == OX_OK; n++) {
+        const uint32_t i = begin + n / rounds->ranges;
+        half_rows(half, n % rounds->ranges, &first, &count);
+        OX_ASSERT(count <= rounds->row_max && (first + count) * rounds->row_bytes <= rounds->plane_bytes);
+        if (count == 0) {
+            continue;
+        }
         unsigned char *const at = room + (own ? rounds->own : rounds->other)[i] + first * rounds->row_bytes;
         const uint64_t bytes = count * rounds->row_bytes;
         status = sends ? ox_comm_send(comm, &(struct ox_comm_send){

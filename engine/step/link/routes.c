@@ -45,7 +45,8 @@ void ox_link_close_routes(struct ox_rank *rank) {
 
 enum ox_status ox_link_read_routes(struct ox_rank *rank, const struct ox_plan_rounds *rounds, uint32_t members,
                                    const unsigned char *room, struct ox_link_routes *out) {
-    const unsigned char *const first = room + rounds->routes + rounds->offsets + rounds->first * sizeof(int32_t);
+    const uint32_t begin = rank->shape.features.first * rounds->apart + rounds->first;
+    const unsigned char *const first = room + rounds->routes + rounds->offsets + begin * sizeof(int32_t);
     *out = (struct ox_link_routes){.at = first, .apart = rounds->routes_bytes};
     if (ox_engine_on_cpu(&rank->config)) {
         return OX_OK;
@@ -56,7 +57,8 @@ enum ox_status ox_link_read_routes(struct ox_rank *rank, const struct ox_plan_ro
     for (uint32_t i = 0; i < members && status == OX_OK; i++) {
         const struct ox_copy copy = {.target = rank->routes + i * out->apart,
                                      .source = first + i * rounds->routes_bytes,
-                                     .bytes = (members * rounds->each + 1) * sizeof(int32_t)};
+                                     .bytes = ((rounds->ranges - 1) * rounds->apart + members * rounds->each + 1) *
+                                              sizeof(int32_t)};
         OX_ASSERT(copy.bytes <= out->apart);
         status = ox_device_lane_copy(rank->device, rank->routes_lane, &copy, &done);
     }

@@ -43,12 +43,13 @@ static bool is_beside_matrices(const struct ox_model *model, uint32_t unit_idx) 
     return own->one_moment && own->next == unit_idx && model->units[unit_idx].trained;
 }
 
-/* Adds those of a block's experts role by role, the groups of each in order; `beside`: of what is beside them. */
-static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count, bool beside) {
+/* Adds those of a block's experts role by role, the units of each in order, which are `nth` in their stages; `beside`:
+ * of what is beside them. */
+static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_t count, uint32_t nth, bool beside) {
     const struct ox_model *const model = sum->rank->config.model;
     for (uint32_t role = OX_ROLE_EXPERT_GATE_UP; role <= OX_ROLE_EXPERT_DOWN_BIAS; role++) {
         for (uint32_t i = 0; i < count; i++) {
-            const uint32_t unit_idx = beside ? model->units[unit_idxs[i]].next : unit_idxs[i];
+            const uint32_t unit_idx = beside ? model->units[unit_idxs[i]].next : unit_idxs[i] + nth;
             if (unit_idx == OX_NO_UNIT || (beside && !is_beside_matrices(model, unit_idx))) {
                 continue;
             }
@@ -68,18 +69,20 @@ double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
     struct norm_sum sum = {.rank = rank, .partials = partials};
-    if (!ox_plan_holds(&rank->plan->input, unit_idx) && unit->kind != OX_UNIT_EXPERTS) {
+    const bool beside = is_beside_matrices(model, unit_idx), of_group = unit->group != OX_NO_GROUP;
+    const enum ox_unit_kind kind = beside || of_group ? model->units[unit->own].kind : unit->kind;
+    if (!ox_plan_holds(&rank->plan->input, unit_idx) && kind != OX_UNIT_EXPERTS) {
         const bool counts = rank->plan->input.model.units[unit_idx].trained;
         return counts ? partials[ox_norm_partials_first(rank, unit_idx)] : 0; /* as its holders have sent it */
     }
-    const bool beside = is_beside_matrices(model, unit_idx);
-    const enum ox_unit_kind kind = beside ? model->units[unit->own].kind : unit->kind;
-    if (kind == OX_UNIT_BLOCK && model->config.mixture.per_unit > 0) {
+    /* that experts would be in it: of units with a group, the one that is no adapters' */
+    const bool has_some = of_group ? unit->tensor_first < model->adapter_first : ox_model_groups(&model->config) == 1;
+    if (kind == OX_UNIT_BLOCK && has_some && model->config.mixture.per_unit > 0) {
         uint32_t first = 0;
         const uint32_t groups = ox_model_expert_units(model, unit->own, &first);
         const uint64_t behind = behind_experts(unit);
         add_partials(&sum, unit_idx, 0, behind);
-        add_experts(&sum, model->stages + first, groups, beside);
+        add_experts(&sum, model->stages + first, groups, of_group ? unit->group : 0, beside);
         add_partials(&sum, unit_idx, behind, unit->elem_count);
     } else if (kind != OX_UNIT_EXPERTS) {
         add_partials(&sum, unit_idx, 0, unit->elem_count);

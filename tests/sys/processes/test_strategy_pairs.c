@@ -84,7 +84,7 @@ static const struct pair {
     {"context, experts", MIXTURE, "--context-groups 2", {0, "--context-parallel-size 2"},
      {{0, "--mesh cp=2,ep=2"}, {2, "--mesh dp=2,cp=2,ep=2"}, {4, "--mesh dp=2,cp=2,ep=4"}}, false},
     {"tensor, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
-     {{0, "--mesh tp=2,ep=2"}, {2, "--mesh dp=2,tp=2,ep=2"},
+     {{0, "--mesh tp=2,ep=2 --experts-per-unit 2"}, {2, "--mesh dp=2,tp=2,ep=2"},
       {0, "--mesh dp=4,tp=2,ep=2 --sharding shard_grad_op --kept-blocks 1"}, {4, "--mesh dp=2,tp=2,ep=2,pp=2"}}, false},
     {"tensor, experts, context", WHOLE_MIXTURE, "--tensor-groups 2 --context-groups 2", {0, "--ranks 1"},
      {{0, "--mesh cp=2,tp=2,ep=2"}, {2, "--mesh dp=2,cp=2,tp=2,ep=2"}}, false},
@@ -124,8 +124,8 @@ static const struct refusal {
     const char *words, *says;
 } refusals[] = {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
-    {MIXTURE, 0, "--mesh tp=2,ep=2", "--mesh tp=2,ep=2: --experts-per-unit 2: each of 2 groups of features has its "
-     "experts among its weights; give --experts-per-unit all"},
+    {WHOLE_MIXTURE, 0, "--mesh tp=2,ep=2 --experts-per-unit 3", "--mesh tp=2,ep=2: --experts-per-unit 3: each of 2 "
+     "groups of features has 4 experts of a layer; give a divisor of these, or all"},
     {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the 2 ranks that divide features "
      "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
     {WHOLE_MIXTURE, 0, "--mesh dp=2,ep=2 --tensor-groups 2", "--expert-parallel-size 2: each of 2 groups of "
