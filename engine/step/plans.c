@@ -75,7 +75,18 @@ static enum ox_status choose(const struct ox_engine_config *config, const struct
 static enum ox_status build(const struct ox_plan_input *input, enum ox_plan_kind kind, struct ox_plan **out) {
     OX_TRY(ox_plan_open(input, out));
     ox_plan_build(*out, input, kind);
-    return ox_proof_check(*out, input);
+    return OX_OK;
+}
+
+/* Proves the plans of a rank, which may be those of another one, for it. */
+static enum ox_status prove(const struct ox_engine_plan *of_rank) {
+    enum ox_status status = ox_proof_check(of_rank->train, &of_rank->input);
+    OX_THEN(status, ox_proof_check(of_rank->eval, &of_rank->input));
+    if (of_rank->eval_after_step != NULL) {
+        OX_THEN(status, ox_proof_check(of_rank->eval_after_step, &of_rank->input));
+    }
+    OX_THEN(status, ox_proof_check_pair(of_rank->train, of_rank->eval));
+    return status;
 }
 
 static void close_plans(struct ox_engine_plan *plan) {
@@ -134,14 +145,14 @@ static void close_others(struct ox_engine_plan *plan) {
     plan->others = NULL;
 }
 
-/* Builds and proves the plans of a rank whose input is complete. */
+/* Builds the plans of a rank whose input is complete. */
 static enum ox_status build_all(struct ox_engine_plan *out, enum ox_plan_kind train, bool overlaps) {
     enum ox_status status = build(&out->input, train, &out->train);
     OX_THEN(status, build(&out->input, OX_PLAN_EVAL, &out->eval));
     if (overlaps) {
         OX_THEN(status, build(&out->input, OX_PLAN_EVAL_AFTER_STEP, &out->eval_after_step));
     }
-    OX_THEN(status, ox_proof_check_pair(out->train, out->eval));
+    OX_THEN(status, prove(out));
     return status;
 }
 
@@ -328,8 +339,7 @@ static bool alike(const struct ox_engine_plan *a, const struct ox_engine_plan *b
     return same;
 }
 
-/* Lets a rank have the plans of an earlier one of its coordinate that has as much of everything; false: none has. They
- * name the ranks that the other deals with, so that this is for plans that are compared and never carried out. */
+/* Lets a rank have the plans of an earlier one of its coordinate that has as much of everything; false: none has. */
 static bool take_alike(struct ox_engine_plan *plan, uint32_t idx, uint32_t first) {
     struct ox_engine_plan *const own = &plan->others[idx - 1];
     for (uint32_t i = first; i < idx; i++) {
@@ -344,18 +354,22 @@ static bool take_alike(struct ox_engine_plan *plan, uint32_t idx, uint32_t first
     return false;
 }
 
-/* Opens the plans of a rank that is not the first of its coordinate; `loose`: as take_alike. */
+/* Opens the plans of a rank that is not the first of its coordinate: those of one that is alike, where they can be
+ * proven for it too, else its own. `loose`: they are compared and never carried out, and need no proof of their own. */
 static enum ox_status open_next(struct ox_engine_plan *plan, const struct ox_plan_budget *budget, uint32_t idx,
                                 bool loose) {
     const uint32_t first = idx / ox_plan_data_ranks(&plan->input) * ox_plan_data_ranks(&plan->input);
     const struct ox_engine_plan *const like = ox_engine_plan_at(plan, first);
     struct ox_engine_plan *const own = &plan->others[idx - 1];
     OX_TRY(open_input(plan, like, budget, idx, own));
-    if (loose && take_alike(plan, idx, first)) {
+    copy_homes(like, own);
+    if (take_alike(plan, idx, first) && (loose || prove(own) == OX_OK)) {
         return OX_OK;
     }
-    copy_homes(like, own);
-    return build_all(own, plan->train->kind, plan->eval_after_step != NULL);
+    own->train = own->eval = own->eval_after_step = NULL;
+    OX_TRY(build_all(own, plan->train->kind, plan->eval_after_step != NULL));
+    share_plans(plan, idx);
+    return OX_OK;
 }
 
 static enum ox_status open_others(const struct ox_engine_config *config, struct ox_engine_plan *plan,
@@ -376,8 +390,9 @@ static enum ox_status open_others(const struct ox_engine_config *config, struct 
     /* No run has as many, or these are compared with others: then one of those that are alike stands for all. */
     const bool loose = config->compares || count > OX_COMM_RANKS_MAX;
     for (uint32_t i = 1; i < count && status == OX_OK; i++) {
-        status = i % each != 0 ? open_next(plan, budget, i, loose) : OX_OK;
-        if (!loose) {
+        if (i % each != 0) {
+            status = open_next(plan, budget, i, loose);
+        } else {
             share_plans(plan, i);
         }
     }

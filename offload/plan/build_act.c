@@ -116,12 +116,11 @@ static bool goes_to_rank(const struct ox_builder *b, uint32_t stage_idx) {
 /* Sends the input of a stage, or its gradient, to the rank that computes another stage, or receives it from there. */
 static void transfer(struct ox_builder *b, enum ox_move what, struct act act, uint32_t other_stage, uint32_t source,
                      uint32_t target) {
-    const struct ox_rank_group ranks = ox_plan_group(b->in, OX_AXIS_PIPE);
     const enum ox_lane_id lane = source == OX_NONE ? OX_LANE_LINK_IN : OX_LANE_LINK_OUT;
     struct ox_task *const task = ox_build_move(b, what, lane, source, target);
     task->stage_idx = act.stage_idx;
     task->mb_idx = act.mb_idx;
-    task->peer = ox_rank_group_member(&ranks, ox_plan_stage_owner(b->in, other_stage));
+    task->peer = ox_plan_stage_owner(b->in, other_stage);
     ox_build_count_move(b, task);
 }
 
@@ -134,13 +133,12 @@ static bool lends(const struct ox_builder *b, uint32_t unit_idx) {
 /* Sends what a head's rank borrows or gives back, or receives it; the caller fills in the gradient and counts. */
 static struct ox_task *loan(struct ox_builder *b, enum ox_move what, uint32_t unit_idx, uint32_t source,
                             uint32_t target) {
-    const struct ox_rank_group ranks = ox_plan_group(b->in, OX_AXIS_PIPE);
     const enum ox_lane_id lane = source == OX_NONE ? OX_LANE_LINK_IN : OX_LANE_LINK_OUT;
     const uint32_t owner = ox_plan_owner(&b->in->ranks, unit_idx), borrower = ox_plan_borrower(b->in, unit_idx);
     struct ox_task *const task = ox_build_move(b, what, lane, source, target);
     task->unit_idx = unit_idx;
     task->last = what == OX_MOVE_GRAD;
-    task->peer = ox_rank_group_member(&ranks, ox_build_holds(b, unit_idx) ? borrower : owner);
+    task->peer = ox_build_holds(b, unit_idx) ? borrower : owner;
     return task;
 }
 

@@ -198,7 +198,8 @@ struct ox_task {
                            ranks on both sides the stage whose input it is */
     uint32_t grad_idx; /* GRAD_*, MOVE of a gradient: index into ox_plan_model.grads; else OX_NONE */
     uint32_t mb_idx;   /* micro-batch, or OX_NONE */
-    uint32_t peer;     /* LINK_IN, LINK_OUT: the rank from which it comes or to which it goes; else OX_NONE */
+    uint32_t peer;     /* LINK_IN, LINK_OUT: the coordinate of the pipeline whose rank, in the place of this one,
+                          sends or receives it; so ranks of a coordinate may have one list. Else OX_NONE */
     /* WEIGHTS (not on LINK), CAST: the stage for which alone it works, in the backward of micro-batches [mb_first,
      * mb_past), or OX_NONE. Where that stage has no rows in any of these the task does nothing: its target is not read.
      * What it reads as ROUTES says so, once the task `asks` - 1 has ended, for which the issuing thread waits. ROUTES:

@@ -146,7 +146,7 @@ static void lend(struct effects *e, uint32_t unit_idx) {
         ox_effects_reject(e, "moves what is not on loan, or twice, or the other way");
         return;
     }
-    if (e->task->peer != ox_proof_rank_at(e->in, other)) {
+    if (e->task->peer != other) {
         ox_effects_reject(e, "goes to another rank than that which waits for it");
     }
     const struct ox_content content = is_gradient ? ox_content_own_sum(e, grad_idx)
@@ -174,7 +174,7 @@ static void transfer(struct effects *e, uint32_t stage_idx) {
     }
     const bool to_maker = leaves == is_gradient; /* the other rank computes the stage before */
     const uint32_t other = ox_proof_stage_owner(e->in, to_maker ? stage_idx - 1 : stage_idx);
-    if (e->task->peer != ox_proof_rank_at(e->in, other)) {
+    if (e->task->peer != other) {
         ox_effects_reject(e, "goes to another rank than that which waits for it");
     }
     if (e->task->mb_idx != (*ox_effects_crossed(e, is_gradient, leaves, stage_idx))++) {

@@ -137,27 +137,28 @@ static bool same_task(const struct ox_task *a, const struct ox_task *b) {
            a->unit_idx == b->unit_idx && a->grad_idx == b->grad_idx && a->slot == b->slot;
 }
 
-/* The next task of a player that belongs to the same transfers, between these two ranks: the other end of each is the
- * next of its kind, because they are in order. */
-static uint32_t next_between(const struct player *player, int lane, uint32_t peer) {
-    uint32_t i = player->head[lane];
-    while (i < player->plan->task_count && player->plan->tasks[i].peer != peer) {
-        i = player->next_in_lane[i];
-    }
-    return i;
+/* The rank with which a transfer is; NULL: there is none. */
+static struct player *peer_of(const struct joint *joint, const struct player *player, const struct ox_task *task) {
+    return task->peer < ox_proof_pipe(player->in) ? &joint->players[ox_proof_rank_at(player->in, task->peer)] : NULL;
+}
+
+static int other_end(int lane) {
+    return lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
 }
 
 /* Lets a transfer end, where both ranks have come to it. */
 static enum ox_status try_transfer(const struct joint *joint, struct player *player, uint32_t task_idx, bool *moved) {
     const struct ox_task *const task = &player->plan->tasks[task_idx];
-    struct player *const peer = task->peer < joint->count ? &joint->players[task->peer] : NULL;
+    struct player *const peer = peer_of(joint, player, task);
     if (peer == NULL || peer == player || (task->when & OX_FACTS_OF_UNIT) != 0) {
         return ox_proof_fault(player->plan, task_idx, "goes to no rank of the pipeline, or waits where none need come");
     }
-    const int lane = task->lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
-    const uint32_t other = next_between(peer, lane, player->rank_idx);
-    if (other == peer->plan->task_count || !same_task(task, &peer->plan->tasks[other]) ||
-        task->bytes != peer->plan->tasks[other].bytes) {
+    const int lane = other_end(task->lane);
+    const uint32_t other = peer->head[lane];
+    if (other == peer->plan->task_count || peer_of(joint, peer, &peer->plan->tasks[other]) != player) {
+        return OX_OK; /* not yet, or never: say_what_remains() */
+    }
+    if (!same_task(task, &peer->plan->tasks[other]) || task->bytes != peer->plan->tasks[other].bytes) {
         return ox_proof_fault(player->plan, task_idx, "is not what the other rank sends or receives next");
     }
     if (is_ready(peer, other)) {
@@ -168,14 +169,11 @@ static enum ox_status try_transfer(const struct joint *joint, struct player *pla
     return OX_OK;
 }
 
-/* The next task in a lane that the same ranks do together. */
-static uint32_t next_of(const struct joint *joint, const struct player *player, int lane, struct members members) {
-    uint32_t i = player->head[lane];
-    while (i < player->plan->task_count &&
-           !same_members(members_of(joint, player, &player->plan->tasks[i]), members)) {
-        i = player->next_in_lane[i];
-    }
-    return i;
+/* Whether the next task of a lane is one that these ranks do together. */
+static bool comes_to(const struct joint *joint, const struct player *player, int lane, struct members members) {
+    const uint32_t at = player->head[lane];
+    return at < player->plan->task_count &&
+           same_members(members_of(joint, player, &player->plan->tasks[at]), members);
 }
 
 static enum ox_status try_group(const struct joint *joint, const struct player *player, uint32_t task_idx,
@@ -183,17 +181,17 @@ static enum ox_status try_group(const struct joint *joint, const struct player *
     const struct ox_task *const task = &player->plan->tasks[task_idx];
     const struct members members = members_of(joint, player, task);
     bool ready = true;
-    for (uint32_t i = 0; i < members.count; i++) {
+    for (uint32_t i = 0; i < members.count && ready; i++) {
         const struct player *const other = &joint->players[members.first + i * members.stride];
-        const uint32_t at = next_of(joint, other, task->lane, members);
-        if (at == other->plan->task_count || !same_task(task, &other->plan->tasks[at])) {
+        ready = comes_to(joint, other, task->lane, members); /* else not yet, or never: say_what_remains() */
+        if (ready && !same_task(task, &other->plan->tasks[other->head[task->lane]])) {
             return ox_proof_fault(player->plan, task_idx, "is not what other ranks do next together with this one");
         }
-        ready = ready && is_ready(other, at);
+        ready = ready && is_ready(other, other->head[task->lane]);
     }
     for (uint32_t i = 0; i < members.count && ready; i++) {
         struct player *const other = &joint->players[members.first + i * members.stride];
-        end_task(other, next_of(joint, other, task->lane, members));
+        end_task(other, other->head[task->lane]);
         *moved = true;
     }
     return OX_OK;
@@ -220,20 +218,60 @@ static enum ox_status play_lane(const struct joint *joint, struct player *player
     return status;
 }
 
-/* The first task that has not ended on some rank, and what it waits for, which is never. */
-static enum ox_status name_circle(const struct joint *joint) {
-    for (uint32_t i = 0; i < joint->count; i++) {
+/* Whether what another rank does next together with this one, whatever its lane has before that, is the task. */
+static bool agrees(const struct joint *joint, const struct player *player, uint32_t task_idx,
+                   const struct player *other) {
+    const struct ox_task *const task = &player->plan->tasks[task_idx];
+    const bool transfer = ox_proof_is_transfer(task);
+    const struct members members = members_of(joint, player, task);
+    bool found = false;
+    uint32_t at = other->head[transfer ? other_end(task->lane) : task->lane];
+    while (at < other->plan->task_count && !found) {
+        const struct ox_task *const next = &other->plan->tasks[at];
+        found = transfer ? peer_of(joint, other, next) == player
+                         : same_members(members_of(joint, other, next), members);
+        at = found ? at : other->next_in_lane[at];
+    }
+    return found && same_task(task, &other->plan->tasks[at]);
+}
+
+/* Refuses the next task of a lane, where another rank that does it too does something else. */
+static enum ox_status check_others(const struct joint *joint, const struct player *player, uint32_t task_idx) {
+    const struct ox_task *const task = &player->plan->tasks[task_idx];
+    const bool transfer = ox_proof_is_transfer(task);
+    const struct members members = members_of(joint, player, task);
+    for (uint32_t i = 0; i < (transfer ? 1 : members.count); i++) {
+        const struct player *const other = transfer ? peer_of(joint, player, task)
+                                                    : &joint->players[members.first + i * members.stride];
+        if (other == NULL || !agrees(joint, player, task_idx, other)) {
+            return ox_proof_fault(player->plan, task_idx, "is not what other ranks do next together with this one");
+        }
+    }
+    return OX_OK;
+}
+
+/* Names a task that never ends: one that another rank lacks, else the first of those that wait in a circle. */
+static enum ox_status say_what_remains(const struct joint *joint) {
+    enum ox_status status = OX_OK;
+    for (uint32_t i = 0; i < joint->count && status == OX_OK; i++) {
         const struct player *const player = &joint->players[i];
-        for (uint32_t at = 0; at < player->plan->task_count; at++) {
+        for (int lane = 0; lane < OX_LANE_COUNT && status == OX_OK; lane++) {
+            const uint32_t at = player->head[lane];
+            status = at < player->plan->task_count ? check_others(joint, player, at) : OX_OK;
+        }
+    }
+    for (uint32_t i = 0; i < joint->count && status == OX_OK; i++) {
+        const struct player *const player = &joint->players[i];
+        for (uint32_t at = 0; at < player->plan->task_count && status == OX_OK; at++) {
             if (!player->ended[at]) {
                 char text[96];
                 snprintf(text, sizeof text, "ranks wait for each other in a circle, rank %u with this task",
                          player->rank_idx);
-                return ox_proof_fault(player->plan, at, text);
+                status = ox_proof_fault(player->plan, at, text);
             }
         }
     }
-    return OX_OK;
+    return status;
 }
 
 static enum ox_status play(const struct joint *joint) {
@@ -249,7 +287,7 @@ static enum ox_status play(const struct joint *joint) {
             }
         }
     }
-    return status == OX_OK ? name_circle(joint) : status;
+    return status == OX_OK ? say_what_remains(joint) : status;
 }
 
 /* What a step begins with follows from the homes of all units, so all ranks have to know the same. */

@@ -45,7 +45,7 @@ struct ox_sim {
     struct ox_sim_result *result;
     double now;
     struct ox_sim *const *others; /* the ranks of a pipeline that are played together, this one among them; or NULL */
-    uint32_t other_count, of_data; /* how many; ranks for each of which one of them stands */
+    uint32_t other_count;
     uint32_t issued;  /* number of tasks issued, in order of the plan */
     uint32_t head[OX_LANE_COUNT]; /* 1 + the lane's next task; 0 = none */
     double free_since[OX_LANE_COUNT], issued_at[OX_LANE_COUNT]; /* per lane; issued_at: when its next task was issued */
@@ -281,12 +281,12 @@ static bool is_of_all(const struct ox_task *task) {
 static bool start_transfer(struct ox_sim *sim, int lane) {
     const struct ox_task *const task = &sim->plan->tasks[sim->head[lane] - 1];
     const int other_lane = lane == OX_LANE_LINK_IN ? OX_LANE_LINK_OUT : OX_LANE_LINK_IN;
-    struct ox_sim *const other = sim->others[task->peer / sim->of_data];
+    struct ox_sim *const other = sim->others[task->peer];
     if (!is_ready(other, other_lane)) {
         return false;
     }
     const struct ox_task *const end = &other->plan->tasks[other->head[other_lane] - 1];
-    if (sim->others[end->peer / sim->of_data] != sim) {
+    if (sim->others[end->peer] != sim) {
         return false;
     }
     start_now(sim, lane);
@@ -514,14 +514,13 @@ double ox_sim_known_seconds(struct ox_sim *sim, const struct ox_plan *plan, cons
     return result.seconds;
 }
 
-double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
+double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count,
                         struct ox_sim_result *out) {
     double seconds = 0;
     for (uint32_t i = 0; i < count; i++) {
         begin_play(sims[i], &lists[i], &out[i]);
         sims[i]->others = sims;
         sims[i]->other_count = count;
-        sims[i]->of_data = of_data;
     }
     while (play_on(sims, count)) {
     }

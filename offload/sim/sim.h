@@ -109,10 +109,10 @@ struct ox_sim_list {
     const void *context;
 };
 
-/* Runs the lists of a pipeline together: one rank of each coordinate, which stands for `of_data` ranks. A transfer
- * starts when both ranks have come to it, and what all do together when all have. Each rank has resources of its own.
- * Returns the seconds of the step. The lists must be proven together. */
-double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count, uint32_t of_data,
+/* Runs the lists of a pipeline together: of each coordinate, in order, one rank, which stands for the others. A
+ * transfer starts when both ranks have come to it, and what all do together when all have. Each rank has resources of
+ * its own. Returns the seconds of the step. The lists must be proven together. */
+double ox_sim_play_pipe(struct ox_sim *const *sims, const struct ox_sim_list *lists, uint32_t count,
                         struct ox_sim_result *out);
 
 /* When a task of the last plan began and ended, in seconds from the start of the step. */

@@ -787,7 +787,7 @@ double ox_sim_run_pipe(struct ox_sim *const *sims, const struct ox_plan *const *
         make_basis(&setups[i], plans[i]->kind, &bases[i]);
         lists[i] = (struct ox_sim_list){plans[i], bases[i].limits, work_of, &bases[i]};
     }
-    return ox_sim_play_pipe(sims, lists, count, setups[0].input->ranks.count / count, out);
+    return ox_sim_play_pipe(sims, lists, count, out);
 }
 
 void ox_sim_run(struct ox_sim *sim, const struct ox_plan *plan, const struct ox_sim_setup *setup,

@@ -38,6 +38,12 @@ static double x_of(const struct canvas *c, double seconds) {
     return LEFT + seconds * c->scale;
 }
 
+/* The rank with which a transfer is. */
+static uint32_t peer_of(const struct ox_picture_rank *rank, const struct ox_task *task) {
+    const struct ox_rank_group pipe = ox_plan_group(rank->input, OX_AXIS_PIPE);
+    return ox_rank_group_member(&pipe, task->peer);
+}
+
 static void put_title(FILE *out, const struct ox_picture_rank *rank, const struct box *box) {
     const struct ox_task *const task = &rank->plan->tasks[box->first];
     const uint32_t number = ox_task_number(task);
@@ -52,7 +58,7 @@ static void put_title(FILE *out, const struct ox_picture_rank *rank, const struc
         fprintf(out, ", micro-batch %u", task->mb_idx);
     }
     if (task->peer != OX_NONE) {
-        fprintf(out, ", %s rank %u", task->lane == OX_LANE_LINK_IN ? "from" : "to", task->peer);
+        fprintf(out, ", %s rank %u", task->lane == OX_LANE_LINK_IN ? "from" : "to", peer_of(rank, task));
     }
     if (box->tasks > 1) {
         fputs(" and others", out);
@@ -116,7 +122,7 @@ static const struct drawn *drawn_of(const struct canvas *c, uint32_t rank_idx) {
 static uint32_t receiver_of(const struct drawn *to, uint32_t from_idx, const struct ox_task *task) {
     for (uint32_t i = 0; i < to->rank->plan->task_count; i++) {
         const struct ox_task *const other = &to->rank->plan->tasks[i];
-        if (other->lane == OX_LANE_LINK_IN && other->peer == from_idx && other->move == task->move &&
+        if (other->lane == OX_LANE_LINK_IN && peer_of(to->rank, other) == from_idx && other->move == task->move &&
             other->stage_idx == task->stage_idx && other->mb_idx == task->mb_idx) {
             return i;
         }
@@ -129,7 +135,7 @@ static void put_transfers(const struct canvas *c, const struct drawn *from) {
     const struct ox_plan *const plan = from->rank->plan;
     for (uint32_t i = 0; i < plan->task_count; i++) {
         const struct ox_task *const task = &plan->tasks[i];
-        const struct drawn *const to = task->lane == OX_LANE_LINK_OUT ? drawn_of(c, task->peer) : NULL;
+        const struct drawn *const to = task->lane == OX_LANE_LINK_OUT ? drawn_of(c, peer_of(from->rank, task)) : NULL;
         const uint32_t at = to != NULL ? receiver_of(to, from->rank->idx, task) : OX_NONE;
         if (at != OX_NONE) {
             const bool down = to->top > from->top;

@@ -712,8 +712,8 @@ static enum ox_status pass_bytes(struct ox_rank *rank, const struct ox_plan *pla
     const bool sends = task->lane == OX_LANE_LINK_OUT;
     const int use = ox_task_find_use(task, sends ? OX_USE_SOURCE : OX_USE_TARGET);
     const bool on_host = rank->config.budget.unified || plan->bufs[task->uses[use].buf_idx].tier == OX_TIER_HOST;
-    const uint32_t peer = (task->peer - group.first) / group.stride;
-    OX_ASSERT(ox_rank_group_member(&group, peer) == task->peer && peer != group.idx);
+    const uint32_t peer = task->peer;
+    OX_ASSERT(peer < group.count && peer != group.idx);
     const enum ox_status status =
         sends ? ox_comm_send(rank->pipe, &(struct ox_comm_send){
                     .peer = peer, .source = at, .bytes = bytes, .on_host = on_host, .what = what})

@@ -277,7 +277,7 @@ static void check_played(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_
                                          .limits = {.nvme = {1, 1}, .link = {1, 1},
                                                     .run_ahead_tasks = OX_RUN_AHEAD_TASKS}};
     }
-    const double seconds = ox_sim_play_pipe(sims, lists, ranks, 1, results);
+    const double seconds = ox_sim_play_pipe(sims, lists, ranks, results);
     const double work = 3.0 * blocks * micro_batches;
     const double share = schedule == OX_PIPE_VERTICAL ? (double)ranks * (ranks - 1) / (blocks * micro_batches)
                          : (double)(ranks - 1) / ((schedule == OX_PIPE_INTERLEAVED ? runs : 1) * micro_batches);
