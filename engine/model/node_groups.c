@@ -170,10 +170,10 @@ float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, 
 
 /* ---- places of gradients of weights that are not cut ---- */
 
-/* Where the gradients of all groups lie, one behind the other, behind the room of the operation and of sums. */
-static uint64_t vectors_at(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
-    const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&shape->compute, cols), sizeof(double) * 8);
-    return own + ox_group_sum_bytes(ox_model_groups(&shape->model->config), (uint64_t)cols * vectors);
+/* Where they lie behind the room of the operation: with several ranks those of all groups, one behind the other, else
+ * sums. */
+static uint64_t vectors_at(const struct ox_shape *shape, uint32_t cols) {
+    return ox_align_up(ox_ops_norm_scratch_bytes(&shape->compute, cols), sizeof(double) * 8);
 }
 
 /* With several ranks. */
@@ -182,13 +182,15 @@ static uint64_t vectors_bytes(const struct ox_shape *shape, uint32_t cols, uint3
 }
 
 uint64_t ox_norm_group_scratch(const struct ox_shape *shape, uint32_t cols, uint32_t vectors) {
-    return vectors_at(shape, cols, vectors) +
-           (ox_shape_tensors(shape) > 1 ? vectors_bytes(shape, cols, vectors) : 0);
+    return vectors_at(shape, cols) +
+           (ox_shape_tensors(shape) > 1
+                ? vectors_bytes(shape, cols, vectors)
+                : ox_group_sum_bytes(ox_model_groups(&shape->model->config), (uint64_t)cols * vectors));
 }
 
 static uint32_t vectors_cuts(const struct ox_shape *shape, uint32_t cols, uint32_t vectors,
                              struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const uint64_t at = vectors_at(shape, cols, vectors);
+    const uint64_t at = vectors_at(shape, cols);
     out[0] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at, .target = at,
                                      .bytes = vectors_bytes(shape, cols, vectors)};
     return 1;
@@ -343,34 +345,49 @@ uint32_t ox_norm_group_parts(const struct ox_list *list, const struct ox_node *n
     return backward && (biased || ox_list_trains(list, node->role)) ? 1 : 0;
 }
 
-/* The room of the sums behind that of the operation. */
-static struct ox_group_sum begin_norm_sum(const struct ox_node_call *call, uint32_t cols, uint32_t vectors) {
-    const uint64_t own = ox_align_up(ox_ops_norm_scratch_bytes(&call->job->shape->compute, cols), sizeof(double) * 8);
-    return (struct ox_group_sum){.run = &call->job->run, .room = (float *)((unsigned char *)call->scratch + own),
-                                 .count = (uint64_t)cols * vectors};
+/* The gradient of a weight that is not cut, to which each group adds what it has made of its rows, or of its heads: in
+ * the tree of one rank, or once those of all ranks are together. */
+struct vectors {
+    const struct ox_node_call *call;
+    struct ox_group_sum sum;
+    bool apart;
+};
+
+static struct vectors begin_vectors(const struct ox_node_call *call, uint32_t cols, uint32_t count) {
+    float *const room = (float *)(void *)((unsigned char *)call->scratch + vectors_at(call->job->shape, cols));
+    return (struct vectors){.call = call, .apart = ox_shape_tensors(call->job->shape) > 1,
+                            .sum = {.run = run_of(call), .room = room, .count = (uint64_t)cols * count}};
 }
 
-/* Sets the gradient of a vector, or adds to it, where it is trained. */
-static void take_sum(const struct ox_node_call *call, float *grad, const float *sum, uint32_t cols) {
+/* Where a group makes its own, which take_vector then takes; of a group without rows that is zeros. */
+static float *next_vector(const struct vectors *vectors, uint32_t group) {
+    return vectors->apart ? vectors->sum.room + group * vectors->sum.count : ox_group_sum_next(&vectors->sum);
+}
+
+static void take_vector(struct vectors *vectors, uint32_t group, bool has_rows) {
+    if (!has_rows) {
+        OX_RUN(run_of(vectors->call), zero, .target = next_vector(vectors, group),
+               .bytes = vectors->sum.count * sizeof(float));
+    }
+    if (!vectors->apart) {
+        ox_group_sum_add(&vectors->sum);
+    }
+}
+
+/* NULL: they are not yet together. */
+static const float *end_vectors(struct vectors *vectors) {
+    const struct ox_node_call *const call = vectors->call;
+    if (vectors->apart && call->part > 0) {
+        ox_add_pieces(run_of(call), vectors->sum.room, call->list->groups, vectors->sum.count, OX_REAL_F32);
+    }
+    return !vectors->apart ? ox_group_sum_end(&vectors->sum) : call->part > 0 ? vectors->sum.room : NULL;
+}
+
+/* Sets the gradient of a weight, or adds to it, where it is trained. */
+static void take_sum(const struct ox_node_call *call, float *grad, const float *sum, uint64_t count) {
     if (grad != NULL) {
-        OX_RUN(&call->job->run, add, .target = grad, .a = call->job->begins ? NULL : grad, .b = sum, .count = cols);
+        OX_RUN(&call->job->run, add, .target = grad, .a = call->job->begins ? NULL : grad, .b = sum, .count = count);
     }
-}
-
-/* Adds the gradients of all groups, which are there now. */
-static const float *add_vectors(const struct ox_node_call *call, uint32_t cols, uint32_t vectors) {
-    void *const all = (unsigned char *)call->scratch + vectors_at(call->job->shape, cols, vectors);
-    ox_add_pieces(run_of(call), all, call->list->groups, (uint64_t)cols * vectors, OX_REAL_F32);
-    return all;
-}
-
-/* Ends the sum of what groups have made, with several ranks of what lies in their vectors; NULL: not yet together. */
-static const float *end_vectors(const struct ox_node_call *call, struct ox_group_sum *sum, uint32_t cols,
-                                uint32_t vectors) {
-    if (ox_shape_tensors(call->job->shape) == 1) {
-        return ox_group_sum_end(sum);
-    }
-    return call->part == 0 ? NULL : add_vectors(call, cols, vectors);
 }
 
 /* The rows of one group, which lie among those of the rank. */
@@ -394,49 +411,36 @@ static struct ox_op_norm_backward norm_of_group(const struct ox_node_call *call,
 }
 
 void ox_norm_groups_backward(const struct ox_node_call *call, struct ox_op_norm_backward op) {
-    const uint32_t vectors = op.dbias != NULL ? 2 : 1;
-    const bool apart = ox_shape_tensors(call->job->shape) > 1;
-    const uint64_t elems = (uint64_t)op.cols * vectors;
-    float *const all = (float *)(void *)((unsigned char *)call->scratch +
-                                         vectors_at(call->job->shape, op.cols, vectors));
-    struct ox_group_sum sum = begin_norm_sum(call, op.cols, vectors);
+    struct vectors vectors = begin_vectors(call, op.cols, op.dbias != NULL ? 2 : 1);
     for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
-        float *const partial = apart ? all + g * elems : ox_group_sum_next(&sum);
-        const struct ox_op_norm_backward of = norm_of_group(call, &op, g, partial);
+        const struct ox_op_norm_backward of = norm_of_group(call, &op, g, next_vector(&vectors, g));
         if (of.rows > 0) {
             OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, norm_backward, &of));
-        } else {
-            OX_RUN(&call->job->run, zero, .target = partial, .bytes = elems * sizeof(float));
         }
-        if (!apart) {
-            ox_group_sum_add(&sum);
-        }
+        take_vector(&vectors, g, of.rows > 0);
     }
-    const float *const total = end_vectors(call, &sum, op.cols, vectors);
+    const float *const total = end_vectors(&vectors);
     if (total != NULL) {
         take_sum(call, op.dgain, total, op.cols);
-        take_sum(call, op.dbias, total + (vectors - 1) * (uint64_t)op.cols, op.cols);
+        take_sum(call, op.dbias, total + vectors.sum.count - op.cols, op.cols);
     }
 }
 
 void ox_head_norm_groups_backward(const struct ox_node_call *call, struct ox_op_head_norm_backward op) {
     const struct ox_op_head_norm_backward all = op;
-    const bool apart = ox_shape_tensors(call->job->shape) > 1;
-    const uint64_t at = vectors_at(call->job->shape, op.head_dim, 1);
-    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + at);
-    struct ox_group_sum sum = begin_norm_sum(call, op.head_dim, 1);
+    struct vectors vectors = begin_vectors(call, op.head_dim, 1);
     for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         op.dinout = ox_node_group(call, all.dinout, all.row_stride, g);
         op.saved = ox_node_group(call, all.saved, all.heads * all.head_dim, g);
         op.rstd = ox_node_group_floats(call, all.rstd, all.heads, g);
-        op.dgain = all.dgain == NULL ? NULL : apart ? vectors + (uint64_t)g * op.head_dim : ox_group_sum_next(&sum);
+        op.dgain = all.dgain == NULL ? NULL : next_vector(&vectors, g);
         op.begins = true;
         OX_THEN(call->job->run.status, OX_QUEUE(call->job->run.ops, call->job->run.lane, head_norm_backward, &op));
-        if (all.dgain != NULL && !apart) {
-            ox_group_sum_add(&sum);
+        if (all.dgain != NULL) {
+            take_vector(&vectors, g, true);
         }
     }
-    const float *const total = all.dgain == NULL ? NULL : end_vectors(call, &sum, all.head_dim, 1);
+    const float *const total = all.dgain == NULL ? NULL : end_vectors(&vectors);
     if (total != NULL) {
         take_sum(call, all.dgain, total, all.head_dim);
     }
@@ -448,9 +452,11 @@ uint64_t ox_gate_group_scratch(const struct ox_shape *shape, const struct ox_nod
     return ox_align_up(ox_norm_group_scratch(shape, node->in_count, 1), ALIGN_BYTES);
 }
 
-static const void *rows_from(const struct ox_node_call *call, const void *rows, uint64_t first) {
-    const uint64_t elems = first * call->node->in_count;
-    return rows == NULL ? NULL : (const unsigned char *)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+/* Rows from `first` on, of `width` elements each. */
+static void *rows_of(const struct ox_node_call *call, const void *rows, uint64_t first, uint32_t width) {
+    const uint64_t elems = first * width;
+    return rows == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
 }
 
 void ox_gate_groups_forward(const struct ox_node_call *call) {
@@ -460,7 +466,8 @@ void ox_gate_groups_forward(const struct ox_node_call *call) {
         const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
         if (rows.count > 0) {
             OX_RUN(run_of(call), router_forward, .logits = (float *)call->out + begin,
-                   .in = rows_from(call, call->in, begin), .weight = ox_node_weight(call, call->node->role),
+                   .in = rows_of(call, call->in, begin, call->node->in_count),
+                   .weight = ox_node_weight(call, call->node->role),
                    .rows = rows.count, .in_count = call->node->in_count, .experts = 1, .real = shape->compute.real);
         }
     }
@@ -469,32 +476,27 @@ void ox_gate_groups_forward(const struct ox_node_call *call) {
 void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_router_backward op) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_op_router_backward all = op;
-    const bool apart = ox_shape_tensors(shape) > 1;
-    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + vectors_at(shape, op.in_count, 1));
-    struct ox_group_sum sum = begin_norm_sum(call, op.in_count, 1);
+    struct vectors vectors = begin_vectors(call, op.in_count, 1);
     OX_ASSERT(op.experts == 1 && op.dbias == NULL);
     op.scratch = (unsigned char *)call->scratch + ox_gate_group_scratch(shape, call->node);
     op.begins = true;
     for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         const struct ox_own_rows rows = ox_group_rows(shape, g);
         const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
-        float *const partial = apart ? vectors + (uint64_t)g * op.in_count : ox_group_sum_next(&sum);
         op.rows = rows.count;
-        op.din = (void *)(uintptr_t)rows_from(call, all.din, begin);
-        op.residual = rows_from(call, all.residual, begin);
-        op.in = rows_from(call, all.in, begin);
+        op.din = rows_of(call, all.din, begin, op.in_count);
+        op.residual = rows_of(call, all.residual, begin, op.in_count);
+        op.in = rows_of(call, all.in, begin, op.in_count);
         op.dlogits = all.dlogits + begin;
-        op.dweight = all.dweight == NULL ? NULL : partial;
+        op.dweight = all.dweight == NULL ? NULL : next_vector(&vectors, g);
         if (rows.count > 0) {
             OX_THEN(run_of(call)->status, OX_QUEUE(run_of(call)->ops, run_of(call)->lane, router_backward, &op));
-        } else if (all.dweight != NULL) {
-            OX_RUN(run_of(call), zero, .target = partial, .bytes = op.in_count * sizeof(float));
         }
-        if (all.dweight != NULL && !apart) {
-            ox_group_sum_add(&sum);
+        if (all.dweight != NULL) {
+            take_vector(&vectors, g, rows.count > 0);
         }
     }
-    const float *const total = all.dweight == NULL ? NULL : end_vectors(call, &sum, op.in_count, 1);
+    const float *const total = all.dweight == NULL ? NULL : end_vectors(&vectors);
     if (total != NULL) {
         take_sum(call, all.dweight, total, op.in_count);
     }
@@ -502,13 +504,6 @@ void ox_gate_groups_backward(const struct ox_node_call *call, struct ox_op_route
 
 /* ---- products of adapters: with a weight that is not cut of the rank's own rows, by group of rows, like the gate;
  * with the B of a matrix that is cut into columns, of all rows, each group to its own columns ---- */
-
-/* Rows from `first` on, of `width` elements each. */
-static void *rows_of(const struct ox_node_call *call, const void *rows, uint64_t first, uint32_t width) {
-    const uint64_t elems = first * width;
-    return rows == NULL ? NULL
-                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
-}
 
 void ox_own_rows_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
@@ -531,30 +526,26 @@ void ox_own_rows_backward(const struct ox_node_call *call) {
     const struct ox_node *const node = call->node;
     const uint32_t in = node->in_count, out = node->out_count;
     float *const grad = ox_node_grad(call, node->role);
-    const bool apart = ox_shape_tensors(shape) > 1;
-    float *const vectors = (float *)(void *)((unsigned char *)call->scratch + vectors_at(shape, in, out));
-    struct ox_group_sum sum = begin_norm_sum(call, in, out);
+    struct vectors vectors = begin_vectors(call, in, out);
     for (uint32_t g = call->list->group_first; g < call->list->group_past && call->part == 0; g++) {
         const struct ox_own_rows rows = ox_group_rows(shape, g);
         const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
-        float *const partial = grad == NULL ? NULL : apart ? vectors + g * sum.count : ox_group_sum_next(&sum);
         if (rows.count > 0) {
-            OX_RUN(run_of(call), linear_backward, .din = rows_of(call, call->din, begin, in), .dweight = partial,
+            OX_RUN(run_of(call), linear_backward, .din = rows_of(call, call->din, begin, in), 
+                   .dweight = grad == NULL ? NULL : next_vector(&vectors, g),
                    .dout = rows_of(call, call->dout, begin, out), .in = rows_of(call, call->in, begin, in),
                    .weight = ox_node_weight(call, node->role),
                    .residual = rows_of(call, call->dresidual, begin, in), .rows = rows.count, .in_count = in,
                    .out_count = out, .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real,
                    .begins = true);
-        } else if (grad != NULL) {
-            OX_RUN(run_of(call), zero, .target = partial, .bytes = sum.count * sizeof(float));
         }
-        if (grad != NULL && !apart) {
-            ox_group_sum_add(&sum);
+        if (grad != NULL) {
+            take_vector(&vectors, g, rows.count > 0);
         }
     }
-    const float *const total = grad == NULL ? NULL : end_vectors(call, &sum, in, out);
+    const float *const total = grad == NULL ? NULL : end_vectors(&vectors);
     if (total != NULL) {
-        take_sum(call, grad, total, in * out);
+        take_sum(call, grad, total, vectors.sum.count);
     }
 }
 
