@@ -95,20 +95,19 @@ static enum ox_status join(const char *option, const char *axis, uint64_t given,
     return OX_OK;
 }
 
-/* Each of the ranks that divide features has experts of its own. */
+/* Each of the ranks that divide features has experts of its own, which data ranks divide further. */
 static enum ox_status fold_experts(struct ox_mesh_sizes *sizes) {
     if (sizes->tensor <= 1 || sizes->expert <= 1) {
         return OX_OK;
     }
-    if (sizes->expert != sizes->tensor) {
+    if (sizes->expert % sizes->tensor != 0) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": the %" PRIu32 " ranks that divide features "
-                       "(--tensor-parallel-size) divide the experts of a layer too, and %s; give %" PRIu32
-                       ", or leave it out", sizes->expert, sizes->tensor,
-                       sizes->expert % sizes->tensor == 0 ? "data ranks beside them do not yet"
-                                                          : "each has as many of them", sizes->tensor);
+                       "(--tensor-parallel-size) divide the experts of a layer too, and each has as many of them; give "
+                       "%" PRIu32 ", or %" PRIu32 " for data ranks beside them, or leave it out", sizes->expert,
+                       sizes->tensor, sizes->tensor, 2 * sizes->tensor);
     }
     sizes->by_features = true;
-    sizes->expert = 1;
+    sizes->expert /= sizes->tensor;
     return OX_OK;
 }
 
@@ -195,9 +194,11 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
     *ranks = (uint32_t)all;
     const uint32_t of_data = sizes->data * sizes->context; /* ranks with other rows */
     if (sizes->expert > 1 && of_data % sizes->expert != 0) {
+        const uint32_t folds = sizes->by_features ? sizes->tensor : 1;
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": does not divide the %" PRIu32 " ranks that "
-                       "divide micro-batches%s; use a divisor of them, or dp=%" PRIu32, sizes->expert, of_data,
-                       sizes->context > 1 ? " and rows" : "", (uint32_t)ox_align_up(sizes->data, sizes->expert));
+                       "divide micro-batches%s%s; use a divisor of them, or dp=%" PRIu32, folds * sizes->expert,
+                       folds * of_data, sizes->context > 1 ? " and rows" : "", folds > 1 ? " and features" : "",
+                       (uint32_t)ox_align_up(sizes->data, sizes->expert));
     }
     return OX_OK;
 }

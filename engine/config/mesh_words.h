@@ -13,12 +13,13 @@ extern "C" {
 struct ox_mesh_sizes {
     uint32_t data, pipe, context, tensor; /* 0: not said */
     uint32_t expert;     /* of the data ranks, those that divide experts; 0: not said */
-    bool by_features;    /* experts are asked to be divided, and the ranks that divide features do: expert is 1 then */
+    bool by_features;    /* experts are asked to be divided, and the ranks that divide features do first: expert is what
+                            they leave to data ranks, which with these are as many as were asked for */
     bool chosen;         /* --mesh auto: the planner chooses what is not said */
 };
 
-/* Reads the sizes; does not look at --ranks. Ranks that divide features divide the experts of a layer too, so their
- * number may be said twice. OX_E_CONFIG with thing, place and remedy. */
+/* Reads the sizes; does not look at --ranks. Ranks that divide features divide the experts of a layer too, so of those
+ * that are to divide experts they are a divisor. OX_E_CONFIG with thing, place and remedy. */
 OX_MUST enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_sizes *out);
 
 /* Completes the sizes for a run of so many processes, and sets *ranks to what they make together: --ranks N where that

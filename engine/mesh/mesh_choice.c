@@ -112,7 +112,9 @@ static enum ox_status list_meshes(struct list *list) {
             for (uint32_t context = 1; context <= OX_SIM_PIPE_MAX; context *= 2) {
                 for (uint32_t pipe = 1; pipe <= OX_SIM_PIPE_MAX && status == OX_OK; pipe++) {
                     const uint32_t rest = ask->ranks / tensor / context / pipe;
-                    const bool fits = rest > 0 && rest * tensor * context * pipe == ask->ranks;
+                    /* of ranks that divide features data ranks divide the experts where both are given */
+                    const bool apart = tensor == 1 || expert == 1 || (ask->tensor > 0 && ask->expert > 0);
+                    const bool fits = apart && rest > 0 && rest * tensor * context * pipe == ask->ranks;
                     if (fits && may_be(ask->tensor, tensor, ask->ranks, tensor) &&
                         may_be(ask->context_ranks, context, ask->ranks, context) &&
                         may_be(ask->pipe, pipe, ask->ranks, pipe) && may_be(ask->data, rest, rest, rest) &&

@@ -25,7 +25,9 @@ enum ox_mesh_kind {
 const char *ox_mesh_kind_name(uint32_t kind); /* "data", an order's name, "tensor", "context", "expert", "several" */
 
 struct ox_mesh_tried {
-    uint32_t data, pipe, tensor, context, expert; /* sizes; `data`: of ranks with micro-batches of their own; 0: none */
+    /* Sizes. `data`: of ranks with micro-batches of their own; 0: none; `expert`: of these, where others divide
+     * features too, without them. */
+    uint32_t data, pipe, tensor, context, expert;
     uint32_t chunks;                              /* runs of stages of a coordinate, where interleaved */
     enum ox_pipe_schedule schedule;
     enum ox_sharding sharding;
@@ -36,6 +38,10 @@ struct ox_mesh_tried {
     enum ox_sim_resource binding; /* what is at its limit for longest, and for which share of the step */
     double binding_share;
 };
+/* As options have it: with those that divide features. */
+static inline uint32_t ox_mesh_expert_ranks(const struct ox_mesh_tried *mesh) {
+    return mesh->expert > 1 ? mesh->expert * mesh->tensor : 1;
+}
 const char *ox_context_mode_name(enum ox_context_mode mode); /* as --context-parallel-mode has it */
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh);
 

@@ -587,7 +587,8 @@ static enum ox_status check_ranks(const struct ox_trainer *trainer) {
         uint32_t own, recorded;
     } sizes[] = {{"--pipeline-parallel-size", "by a pipeline of ", "", engine->pipe, recorded.pipe},
                  {"--tensor-parallel-size", "by ", " tensor ranks", engine->tensors, recorded.tensor},
-                 {"--expert-parallel-size", "by ", " expert ranks", engine->experts, recorded.expert},
+                 {"--expert-parallel-size", "by ", " expert ranks", engine->experts * engine->tensors,
+                  recorded.expert * recorded.tensor},
                  {"--ranks", "among ", " ranks", engine->ranks, ranks}};
     char choice[OX_PATH_BYTES];
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && processes > 1; i++) {

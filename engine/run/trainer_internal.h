@@ -274,7 +274,7 @@ OX_MUST enum ox_status ox_trainer_need_experts(const struct ox_model_config *mod
  * OX_E_CONFIG where they cannot be, as with several groups of features. */
 enum { OX_EXPERTS_AUTO = UINT32_MAX };
 OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks,
-                                                uint64_t tensor_groups, uint32_t *per_unit);
+                                                uint32_t tensors, uint64_t tensor_groups, uint32_t *per_unit);
 /* Refuses what such ranks cannot do, and sets what they divide. `of_data`: ranks that divide micro-batches. */
 OX_MUST enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_data);
 /* Refuses what ranks that divide groups of features cannot do. */

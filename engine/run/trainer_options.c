@@ -222,7 +222,7 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     if (config->train.tensor_groups == 0) { /* a resumed run keeps them */
         config->train.tensor_groups = by_ranks ? sizes.tensor : ox_max_u64(recorded.tensor_groups, 1);
     }
-    OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert,
+    OX_TRY(ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, sizes.expert, sizes.tensor,
                                     config->train.tensor_groups, &per_unit));
     if (sizes.expert > 1) { /* else the planner may choose */
         snprintf(text, sizeof config->place.experts_per_unit, "%" PRIu32, per_unit);
@@ -275,7 +275,7 @@ struct ox_mesh_sizes ox_trainer_recorded_mesh(const struct ox_trainer *trainer) 
     const uint64_t tensor = ox_max_u64(said->tensor_parallel_size, 1);
     const struct ox_mesh_sizes sizes = {
         .pipe = (uint32_t)ox_max_u64(said->pipeline_parallel_size, 1), .tensor = (uint32_t)tensor,
-        .expert = tensor > 1 ? 1 : (uint32_t)ox_max_u64(said->expert_parallel_size, 1),
+        .expert = (uint32_t)ox_max_u64(said->expert_parallel_size / tensor, 1), /* of the data ranks */
         .by_features = tensor > 1 && said->expert_parallel_size > 1};
     free(record);
     return sizes;

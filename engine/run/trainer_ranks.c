@@ -361,7 +361,7 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
         config->ranks.pipeline_parallel_size = engine->pipe;
         config->ranks.context_parallel_size = engine->contexts;
         config->ranks.tensor_parallel_size = engine->tensors;
-        config->ranks.expert_parallel_size = sizes.by_features ? engine->tensors : engine->experts;
+        config->ranks.expert_parallel_size = engine->experts * (sizes.by_features ? engine->tensors : 1);
     }
     return OX_OK;
 }
@@ -626,7 +626,7 @@ static enum ox_status set_candidate(void *context, const struct ox_mesh_tried *m
     engine->tensors = mesh->tensor;
     engine->experts = mesh->expert;
     engine->sum_groups = groups_of(trainer, mesh->data);
-    enum ox_status status = ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, mesh->expert,
+    enum ox_status status = ox_trainer_group_experts(&ox_hf_model(trainer->folder)->config, mesh->expert, mesh->tensor,
                                                      trainer->config.train.tensor_groups, &per_unit);
     if (status == OX_OK) {
         status = regroup(trainer, per_unit);
@@ -697,7 +697,7 @@ static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_t
         words->context_parallel_mode = 1 + (int)mesh->context_mode;
     }
     words->tensor_parallel_size = mesh->tensor;
-    words->expert_parallel_size = mesh->expert;
+    words->expert_parallel_size = mesh->expert > 1 ? mesh->expert * mesh->tensor : 1;
     words->pipeline_schedule =
         mesh->pipe > 1 ? (enum ox_pipeline_choice)(1 + mesh->schedule) : OX_PIPELINE_CHOICE_AUTO;
     words->virtual_pipeline_size = mesh->chunks > 1 ? mesh->chunks : start->words.virtual_pipeline_size;

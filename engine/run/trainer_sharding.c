@@ -221,19 +221,24 @@ static bool is_power(uint64_t number) {
     return (number & (number - 1)) == 0;
 }
 
-/* Whether so many ranks can have as many experts of a layer each, which a unit of its own may have. */
-static bool divide_experts(const struct ox_model_config *model, uint32_t ranks) {
+/* Whether so many ranks can have as many experts each of a layer, or of every group of features, which a unit of its
+ * own may have. */
+static bool divide_experts(const struct ox_model_config *model, uint32_t ranks, uint32_t groups) {
+    const uint32_t experts = model->mixture.router.experts / groups;
     struct ox_model_config each = *model;
-    each.mixture.per_unit = model->mixture.router.experts / ranks;
-    return model->mixture.router.experts % ranks == 0 && ox_model_check_grouping(&each) == OX_OK;
+    each.tensor_groups = groups;
+    each.mixture.per_unit = experts / ranks;
+    return ranks * groups <= (uint32_t)OX_STAGE_UNITS_MAX && experts % ranks == 0 &&
+           ox_model_check_grouping(&each) == OX_OK;
 }
 
-/* Writes the numbers of ranks that can divide the experts: "2, 4 or 8". */
-static void list_possible(const struct ox_model_config *model, char *text, size_t bytes) {
+/* Writes the numbers of ranks that can divide the experts: "2, 4 or 8"; with those that divide features. */
+static void list_possible(const struct ox_model_config *model, uint32_t tensors, uint32_t groups, char *text,
+                          size_t bytes) {
     uint32_t possible[OX_EXPERT_RANKS_MAX], count = 0;
-    for (uint32_t ranks = 2; ranks <= OX_EXPERT_RANKS_MAX; ranks *= 2) {
-        possible[count] = ranks;
-        count += divide_experts(model, ranks);
+    for (uint32_t ranks = tensors > 1 ? 1 : 2; ranks <= OX_EXPERT_RANKS_MAX; ranks *= 2) {
+        possible[count] = ranks * tensors;
+        count += ranks == 1 || divide_experts(model, ranks, groups);
     }
     size_t used = (size_t)snprintf(text, bytes, "%s", count == 0 ? "1" : "");
     for (uint32_t i = 0; i < count && used < bytes; i++) {
@@ -248,28 +253,33 @@ enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint
                                  "experts; leave it out", ranks, model->family);
 }
 
-enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint64_t tensor_groups,
-                                        uint32_t *per_unit) {
-    const uint32_t experts = model->mixture.router.experts;
-    char possible[32];
+enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks, uint32_t tensors,
+                                        uint64_t tensor_groups, uint32_t *per_unit) {
+    const uint32_t groups = (uint32_t)ox_max_u64(tensor_groups, 1), experts = model->mixture.router.experts / groups;
+    char possible[48], of_groups[48] = "";
     OX_TRY(ox_trainer_need_experts(model, ranks));
-    if (ranks <= 1) {
+    if (ranks <= 1 || model->mixture.router.experts % groups != 0) { /* which the cut refuses */
         return OX_OK;
     }
-    if (tensor_groups > 1) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: each of %" PRIu64 " groups of features "
-                       "(--tensor-groups) has its experts among its weights, which --tensor-parallel-size divides; "
-                       "leave it out, or for a new run give --tensor-groups 1", ranks, tensor_groups);
+    tensors = tensors > 1 ? tensors : 1;
+    if (groups > 1) {
+        snprintf(of_groups, sizeof of_groups, " in each of %u groups of features", groups);
     }
-    list_possible(model, possible, sizeof possible);
+    list_possible(model, tensors, groups, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer are divided by a power of two of "
-                       "ranks, at most %d; use %s", ranks, experts, OX_EXPERT_RANKS_MAX, possible);
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer%s are divided by a power of two "
+                       "of ranks, at most %d; use %s", ranks * tensors, experts, of_groups, OX_EXPERT_RANKS_MAX,
+                       possible);
     }
-    if (!divide_experts(model, ranks)) {
-        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer, which a rank would have, have "
+    if (ranks * groups > (uint32_t)OX_STAGE_UNITS_MAX) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: experts of %u groups of features (--tensor-groups) on "
+                       "%u ranks each would be %u units of a stage, at most %d; use %s", ranks * tensors, groups, ranks,
+                       ranks * groups, OX_STAGE_UNITS_MAX, possible);
+    }
+    if (!divide_experts(model, ranks, groups)) {
+        return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer%s, which a rank would have, have "
                        "no whole number of %d elements in each tensor, which is what checksums and norms are over; "
-                       "use %s", ranks, experts / ranks, OX_GROUP_ELEMS, possible);
+                       "use %s", ranks * tensors, experts / ranks, of_groups, OX_GROUP_ELEMS, possible);
     }
     if (*per_unit == OX_EXPERTS_AUTO) {
         *per_unit = experts / ranks;
@@ -277,8 +287,13 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
     return *per_unit > 0 && experts % (ranks * *per_unit) == 0
                ? OX_OK
                : ox_fail(OX_E_CONFIG, "--experts-per-unit %s%.0u: each of %u ranks (--expert-parallel-size) needs as "
-                         "many units of the %u experts of a layer; give %u, or a divisor of it",
-                         *per_unit == 0 ? "all" : "", *per_unit, ranks, experts, experts / ranks);
+                         "many units of the %u experts of a layer%s; give %u, or a divisor of it",
+                         *per_unit == 0 ? "all" : "", *per_unit, ranks, experts, of_groups, experts / ranks);
+}
+
+/* As the user says how many ranks divide experts: with those that divide features. */
+static uint32_t said_experts(const struct ox_engine_config *engine) {
+    return engine->experts * (uint32_t)ox_max_u64(engine->tensors, 1);
 }
 
 /* What does not exist with such ranks, in words of options; NULL: all of the run does. */
@@ -310,7 +325,7 @@ static enum ox_status check_trained(const struct ox_engine_config *engine) {
         if (!trained_alike(model, first, unit)) {
             return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: of layer %u some ranks would train other parts of "
                            "their experts than others; freeze or train by layer or by matrix, for all experts of a "
-                           "layer alike", engine->experts, unit->layer);
+                           "layer alike", said_experts(engine), unit->layer);
         }
     }
     return OX_OK;
@@ -326,7 +341,8 @@ static enum ox_status set_sharding(struct ox_trainer *trainer, uint32_t of_data)
     if (words->sharding == OX_SHARDING_CHOICE_NO_SHARD || words->sharding == OX_SHARDING_CHOICE_SHARED) {
         return ox_fail(OX_E_CONFIG, "--sharding %s: ranks that divide experts (--expert-parallel-size %u) divide all "
                        "else too; use full_shard, shard_grad_op, zero2 or hybrid_shard",
-                       words->sharding == OX_SHARDING_CHOICE_SHARED ? "shared" : "no_shard", experts);
+                       words->sharding == OX_SHARDING_CHOICE_SHARED ? "shared" : "no_shard",
+                       said_experts(&trainer->engine_config));
     }
     if (hybrid && words->shard_size % experts != 0) {
         return ox_fail(OX_E_CONFIG, "--shard-size %" PRIu64 ": a copy has all experts, which %u ranks divide "
@@ -349,7 +365,7 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
     const char *const other = not_over_experts(trainer);
     if (other != NULL) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: does not exist with %s yet; leave one of them out",
-                       engine->experts, other);
+                       said_experts(engine), other);
     }
     OX_TRY(check_trained(engine));
     if (groups % of_batch != 0 || !is_power(groups / of_batch)) {
@@ -359,7 +375,7 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
     }
     if (engine->micro_batches % groups != 0 && !trainer->input.eval_alone) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: ranks do each micro-batch together, and a step has %u "
-                       "for %" PRIu64 " sum groups; give --global-batch-size %" PRIu64, engine->experts,
+                       "for %" PRIu64 " sum groups; give --global-batch-size %" PRIu64, said_experts(engine),
                        engine->micro_batches, groups,
                        ox_div_up(engine->micro_batches, groups) * groups * engine->batch);
     }

@@ -265,7 +265,7 @@ static void print_pipe(FILE *out, const struct ox_plan_input *input) {
     }
     if (ox_plan_experts(input) > 1) {
         fprintf(out, "\nexperts: of every layer over %u ranks; rows go to the rank that has their expert and back, and "
-                "their bytes here are the most that there can be", ox_plan_experts(input));
+                "their bytes here are the most that there can be", ox_plan_experts(input) * tensors);
     }
     if (pipe == 1) {
         return;

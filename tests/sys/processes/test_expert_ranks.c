@@ -138,6 +138,9 @@ static uint64_t planned(const char *model, const char *words, unsigned batches) 
     sys_run_well(&args, &process);
     json_t *const plan = json_loads(process.outcome.out, 0, NULL);
     const json_t *const peers = json_object_get(json_object_get(plan, "bytes_per_step"), "peer_in");
+    const char *const said = strstr(words, "ep=");
+    const json_t *const ranks = json_object_get(json_object_get(plan, "ranks"), "expert");
+    CHECK(said == NULL || json_integer_value(ranks) == strtol(said + 3, NULL, 10));
     const uint64_t bytes = (uint64_t)json_integer_value(json_object_get(peers, "tokens"));
     json_decref(plan);
     return bytes;
@@ -149,6 +152,25 @@ static const char *write_mixture(const char *name, int experts, int chosen, cons
         "\"num_hidden_layers\": %d, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
         "\"max_position_embeddings\": 64, \"num_local_experts\": %d, \"num_experts_per_tok\": %d%s}",
         HIDDEN, LAYERS, experts, chosen, more));
+}
+
+/* Two data ranks, of each of which two ranks divide features: those that have the same groups of features exchange rows
+ * of these groups' experts alone, of which each has half, in turn. So as many pairs cross as between two ranks without
+ * groups, and of a rank's rows at most one for each expert of its groups that is another's. */
+static void check_folded_bytes(const char *model) {
+    static const char words[] = "--mesh dp=2,tp=2,ep=4";
+    const uint64_t row = 5 * 4 * HIDDEN;
+    uint64_t first[EXPERTS] = {0}, all_tokens[EXPERTS] = {0}, crossing = 0;
+    CHECK(first_step(model, "--ranks 1 --tensor-groups 2", 1, first) == 0);
+    const uint64_t bytes = first_step(model, words, 2, all_tokens);
+    for (int e = 0; e < EXPERTS; e++) { /* of a group's experts in turn, too, as it has an even number */
+        crossing += e % 2 == 1 ? first[e] : all_tokens[e] - first[e];
+    }
+    const uint64_t most = planned(model, words, 2);
+    printf("over 4 ranks %llu pairs cross, %llu bytes of at most %llu\n", (unsigned long long)crossing,
+           (unsigned long long)bytes, (unsigned long long)(4 * most));
+    CHECK(bytes == row * crossing && bytes > 0 && bytes < 4 * most);
+    CHECK(most == row * LAYERS * ROWS * EXPERTS / 2 / 2);
 }
 
 /* A row crosses forward and back, and in backward with its gradient, of which one comes back: five times its bytes, for
@@ -169,6 +191,7 @@ static void check_bytes(void) {
     CHECK(bytes == row * crossing && bytes > 0 && bytes < 2 * most);
     CHECK(most == row * LAYERS * ROWS * EXPERTS / 2); /* each row for every expert of the other, one in each unit */
 
+    check_folded_bytes(model);
     /* Where every expert takes every row, the bound is what crosses. */
     const char *const every = write_mixture("every.json", 4, 4, "");
     CHECK(first_step(every, "--expert-parallel-size 4", 4, all_tokens) ==
@@ -179,11 +202,8 @@ static void check_bytes(void) {
     CHECK(all_tokens[0] == 4 * LAYERS * ROWS && of_one == row * 3 * LAYERS * ROWS);
 }
 
-/* Processes that have other experts go on from a checkpoint, which has whole tensors: 2, of which 2 ranks each have
- * slices of the same, then 4 with a fourth each, then one. */
-static void go_on_from_checkpoints(const struct family *family) {
-    static const struct mesh parts[] = {{2, "--mesh dp=4,ep=2", true}, {4, "--expert-parallel-size 4", true},
-                                        {0, "--ranks 1", true}};
+/* Processes that have other experts go on from a checkpoint, which has whole tensors. */
+static void go_on_from_checkpoints(const struct family *family, const struct mesh parts[3]) {
     struct result expected = run_one(family, 3 * part_steps(), constant_words);
     for (int i = 0; i < 3; i++) {
         begin(family, test_path("ranks"), i == 0 ? fresh : "--sum-groups 8");
@@ -240,7 +260,16 @@ int main(void) {
     go_on_from_stores(&experts_families[0], "", "--mesh dp=4,ep=2 --state-tier nvme", /* slices in two stores */
                       "--expert-parallel-size 1: the stores of the run's 2 processes are divided by 2 expert ranks; "
                       "give --expert-parallel-size 2");
-    go_on_from_checkpoints(&experts_families[0]);
+    /* 2 processes, of which 2 ranks each have slices of the same, then 4 with a fourth each, then one */
+    static const struct mesh parts[3] = {{2, "--mesh dp=4,ep=2", true}, {4, "--expert-parallel-size 4", true},
+                                         {0, "--ranks 1", true}};
+    go_on_from_checkpoints(&experts_families[0], parts);
+    /* ranks that divide features and experts, then experts of groups of features alone, then features */
+    static const struct family cut = {"mixtral in groups of features", "mixtral",
+                                      "--dtype fp32 --tensor-groups 2 --experts-per-unit 1"};
+    static const struct mesh folded[3] = {{2, "--mesh dp=2,tp=2,ep=4", true}, {0, "--mesh dp=4,ep=4", true},
+                                          {2, "--mesh dp=2,tp=2,ep=2", true}};
+    go_on_from_checkpoints(&cut, folded);
     printf("%d runs have the bytes of one rank\n", run_count);
     CHECK(run_count > 0);
     return test_end();

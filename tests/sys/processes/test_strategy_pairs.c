@@ -86,8 +86,15 @@ static const struct pair {
     {"tensor, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
      {{0, "--mesh tp=2,ep=2 --experts-per-unit 2"}, {2, "--mesh dp=2,tp=2,ep=2"},
       {0, "--mesh dp=4,tp=2,ep=2 --sharding shard_grad_op --kept-blocks 1"}, {4, "--mesh dp=2,tp=2,ep=2,pp=2"}}, false},
+    {"tensor, experts over data ranks", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
+     {{2, "--mesh dp=2,tp=2,ep=4 --experts-per-unit 1"}, {0, "--mesh dp=4,tp=2,ep=8"},
+      {0, "--mesh dp=4,tp=2,ep=4 --sharding shard_grad_op"}, {4, "--mesh dp=2,tp=2,ep=4,pp=2"}}, false},
+    {"groups of features, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
+     {{0, "--expert-parallel-size 2 --experts-per-unit 1"}, {2, "--mesh dp=4,ep=4"}}, false},
+    {"copies, tensor, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
+     {{0, "--mesh dp=4,tp=2,ep=4 --sharding hybrid_shard"}}, true},
     {"tensor, experts, context", WHOLE_MIXTURE, "--tensor-groups 2 --context-groups 2", {0, "--ranks 1"},
-     {{0, "--mesh cp=2,tp=2,ep=2"}, {2, "--mesh dp=2,cp=2,tp=2,ep=2"}}, false},
+     {{0, "--mesh cp=2,tp=2,ep=2"}, {2, "--mesh dp=2,cp=2,tp=2,ep=2"}, {0, "--mesh cp=2,tp=2,ep=4"}}, false},
     {"context, shared layers", LLAMA, "--context-groups 2 --share-layers all", {0, "--ranks 1"},
      {{0, "--context-parallel-size 2"}, {2, "--context-parallel-size 2"}}, false},
     /* Sums that ranks round: their bits are those of as many data ranks. */
@@ -126,11 +133,17 @@ static const struct refusal {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
     {WHOLE_MIXTURE, 0, "--mesh tp=2,ep=2 --experts-per-unit 3", "--mesh tp=2,ep=2: --experts-per-unit 3: each of 2 "
      "groups of features has 4 experts of a layer; give a divisor of these, or all"},
-    {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the 2 ranks that divide features "
-     "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
-    {WHOLE_MIXTURE, 0, "--mesh dp=2,ep=2 --tensor-groups 2", "--expert-parallel-size 2: each of 2 groups of "
-     "features (--tensor-groups) has its experts among its weights, which --tensor-parallel-size divides; leave it "
-     "out"},
+    {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=3", "--expert-parallel-size 3: the 2 ranks that divide features "
+     "(--tensor-parallel-size) divide the experts of a layer too, and each has as many of them; give 2, or 4 for data "
+     "ranks beside them, or leave it out"},
+    {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=8", "--expert-parallel-size 8: does not divide the 4 ranks that divide "
+     "micro-batches and features; use a divisor of them, or dp=4"},
+    {WHOLE_MIXTURE, 0, "--mesh dp=8,tp=2,ep=16", "--expert-parallel-size 16: 4 experts of a layer in each of 2 groups "
+     "of features are divided by a power of two of ranks, at most 8; use 2, 4 or 8"},
+    {MIXTURE, 0, "--mesh dp=4,tp=2,ep=8", "--experts-per-unit 2: each of 4 ranks (--expert-parallel-size) needs as "
+     "many units of the 4 experts of a layer in each of 2 groups of features; give 1, or a divisor of it"},
+    {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=4 --sharding no_shard", "--sharding no_shard: ranks that divide experts "
+     "(--expert-parallel-size 4)"},
     {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all",
      "--tensor-parallel-size 2: does not exist with --share-layers yet; leave one of them out"},

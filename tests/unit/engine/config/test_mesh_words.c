@@ -59,9 +59,13 @@ static const struct {
     {"1", "dp=2,ep=4", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 4: does not divide the 2 ranks that divide"},
     {"1", "tp=2,ep=2", 0, 0, 1, 2, 1, 1, NULL}, /* the same ranks */
     {"8", "dp=2,tp=2,ep=2", 0, 2, 1, 8, 2, 2, NULL},
-    {"1", "dp=2,tp=2,ep=4", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 4: the 2 ranks that divide features "
-     "(--tensor-parallel-size) divide the experts of a layer too, and data ranks beside them do not yet; give 2"},
-    {"1", "dp=2,tp=4,ep=2", 0, 0, 1, 0, 0, 0, "and each has as many of them; give 4, or leave it out"},
+    {"1", "dp=2,tp=2,ep=4", 0, 0, 1, 4, 2, 1, NULL},
+    {"1", "tp=2,ep=8", 0, 0, 1, 8, 4, 1, NULL},
+    {"1", "dp=2,tp=2,ep=8", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 8: does not divide the 4 ranks that divide "
+     "micro-batches and features; use a divisor of them, or dp=4"},
+    {"1", "dp=2,tp=4,ep=2", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 2: the 4 ranks that divide features "
+     "(--tensor-parallel-size) divide the experts of a layer too, and each has as many of them; give 4, or 8 for data "
+     "ranks beside them, or leave it out"},
     {"1", "cp=2", 2, 0, 1, 4, 2, 1, NULL},
     {"8", "cp=2", 0, 2, 1, 8, 2, 2, NULL},
     {"6", "context=4", 0, 0, 1, 0, 0, 0, "--mesh context=4: 6 ranks cannot be divided by it; give --ranks 4"},

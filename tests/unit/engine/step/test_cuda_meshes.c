@@ -45,6 +45,8 @@ static const struct mesh_case {
     {"lora_llama", 2, 2, 0, 2, 2, 1, 1, 1, OX_COMPUTE_FP16, true, OX_CONTEXT_RING},
     {"four_qwen2_moe", 2, 4, 0, 2, 2, 1, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_RING},
     {"gpt_oss", 1, 2, 0, 1, 2, 1, 1, 2, OX_COMPUTE_FP16, true, OX_CONTEXT_GATHER},
+    {"four_mixtral", 1, 2, 1, 1, 2, 2, 1, 1, OX_COMPUTE_BF16, false, OX_CONTEXT_GATHER},
+    {"four_mixtral", 1, 2, 1, 1, 1, 2, 1, 1, OX_COMPUTE_FP32, true, OX_CONTEXT_GATHER},
 };
 
 static struct harness_run run_of(const struct simt *simt, const struct golden *golden, const struct mesh_case *c) {
