@@ -59,8 +59,11 @@ uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role) {
 }
 
 bool ox_list_trains(const struct ox_list *list, enum ox_role role) {
-    const uint32_t owner = ox_list_owner(list, role);
-    return owner != UINT32_MAX && list->units[owner]->role_trained[role];
+    bool trains = false; /* of groups of features some may be frozen */
+    for (uint32_t i = 0; i < list->unit_count; i++) {
+        trains |= list->units[i]->role_trained[role];
+    }
+    return trains;
 }
 
 static bool has(const struct ox_list *list, enum ox_role role) {

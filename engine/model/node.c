@@ -17,7 +17,8 @@ const void *ox_node_weight_of(const struct ox_node_call *call, enum ox_role role
 
 float *ox_node_grad_of(const struct ox_node_call *call, enum ox_role role, uint32_t group) {
     const uint32_t owner = ox_list_owner_of(call->list, role, group);
-    const bool has = ox_list_trains(call->list, role) && call->weights->grads[owner] != NULL;
+    const bool has = owner != UINT32_MAX && call->list->units[owner]->role_trained[role] &&
+                     call->weights->grads[owner] != NULL;
     return has ? call->weights->grads[owner] + call->list->units[owner]->role_offset[role] : NULL;
 }
 

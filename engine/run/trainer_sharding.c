@@ -312,20 +312,33 @@ static bool trained_alike(const struct ox_model *model, const struct ox_unit *a,
     return a->trained == b->trained && a->next == b->next; /* both ended */
 }
 
+/* Whether the experts of all groups of features that are units of a stage are trained, or none. */
+static bool groups_alike(const struct ox_model *model, const struct ox_unit *unit) {
+    bool alike = true;
+    for (uint32_t at = unit->next; at != OX_NO_UNIT && unit->group != OX_NO_GROUP; at = model->units[at].next) {
+        alike &= model->units[at].trained == unit->trained;
+    }
+    return alike;
+}
+
 /* Ranks that divide a layer's experts do the same at the same time, of which the plan of one tells that of all. */
 static enum ox_status check_trained(const struct ox_engine_config *engine) {
     const struct ox_model *const model = engine->model;
     const struct ox_unit *first = NULL;
+    const bool apart = engine->tensors > 1 || engine->pipe > 1; /* ranks with other units */
     for (uint32_t i = 0; i < model->unit_count; i++) {
         const struct ox_unit *const unit = &model->units[i];
         if (unit->kind != OX_UNIT_EXPERTS) {
             continue;
         }
         first = unit->expert_first / unit->expert_count % engine->experts == 0 ? unit : first;
-        if (!trained_alike(model, first, unit)) {
-            return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: of layer %u some ranks would train other parts of "
+        if (!trained_alike(model, first, unit) || (apart && !groups_alike(model, unit))) {
+            return ox_fail(OX_E_CONFIG, "--%s-parallel-size %u: of layer %u some ranks would train other parts of "
                            "their experts than others; freeze or train by layer or by matrix, for all experts of a "
-                           "layer alike", said_experts(engine), unit->layer);
+                           "layer alike", engine->experts > 1 ? "expert" : engine->tensors > 1 ? "tensor" : "pipeline",
+                           engine->experts > 1 ? said_experts(engine) : engine->tensors > 1 ? engine->tensors
+                                                                                            : engine->pipe,
+                           unit->layer);
         }
     }
     return OX_OK;
@@ -359,6 +372,7 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t of_batch = of_data / (uint32_t)ox_max_u64(1, engine->contexts); /* that have other micro-batches */
     const uint64_t given = trainer->config.train.sum_groups, groups = given > 0 ? given : of_batch;
+    OX_TRY(check_trained(engine));
     if (engine->experts <= 1) {
         return OX_OK;
     }
@@ -367,7 +381,6 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: does not exist with %s yet; leave one of them out",
                        said_experts(engine), other);
     }
-    OX_TRY(check_trained(engine));
     if (groups % of_batch != 0 || !is_power(groups / of_batch)) {
         return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": with --expert-parallel-size each of %u ranks sums as "
                        "many, and a power of two; for a new run give %u or %u", groups, of_batch, of_batch,

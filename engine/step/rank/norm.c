@@ -65,26 +65,72 @@ static void add_experts(struct norm_sum *sum, const uint32_t *unit_idxs, uint32_
     }
 }
 
+/* Whether the rank's coordinate has a unit, so that it knows its partial sums. */
+static bool is_here(const struct ox_plan_input *input, uint32_t unit_idx) {
+    const uint32_t tensor = ox_plan_tensor_owner(&input->ranks, unit_idx);
+    return ox_plan_owner(&input->ranks, unit_idx) == ox_plan_pipe_at(input) &&
+           (tensor == OX_NONE || tensor == ox_plan_tensor_at(input));
+}
+
+/* The unit of a layer's block that would have all experts, or those of a group of features. */
+static uint32_t host_of(const struct ox_model *model, const struct ox_unit *unit) {
+    uint32_t host = model->blocks[unit->layer];
+    while (unit->group != OX_NO_GROUP && model->units[host].group != unit->group) {
+        host = model->units[host].next;
+    }
+    return host;
+}
+
+/* The total of a block's unit with its experts, which are units of their own: that of the block's, but where this is
+ * frozen, as no total of what is frozen travels, that of the first unit of experts that is trained. */
+static uint32_t carrier_of(const struct ox_rank *rank, uint32_t host, uint32_t nth) {
+    const struct ox_model *const model = rank->config.model;
+    const struct ox_plan_unit *const units = rank->plan->input.model.units;
+    uint32_t first = 0, carrier = host;
+    const uint32_t count = ox_model_expert_units(model, model->units[host].own, &first);
+    for (uint32_t i = 0; i < count && !units[carrier].trained; i++) {
+        const uint32_t unit_idx = model->stages[first + i] + nth;
+        carrier = units[unit_idx].trained ? unit_idx : carrier;
+    }
+    return carrier;
+}
+
+/* Adds the partial sums of a block's unit in the order that they would have with its experts in it. */
+static void add_with_experts(struct norm_sum *sum, uint32_t host, uint32_t nth, bool beside) {
+    const struct ox_model *const model = sum->rank->config.model;
+    uint32_t first = 0;
+    const uint32_t count = ox_model_expert_units(model, model->units[host].own, &first);
+    const uint64_t behind = behind_experts(&model->units[host]);
+    add_partials(sum, host, 0, behind);
+    add_experts(sum, model->stages + first, count, nth, beside);
+    add_partials(sum, host, behind, model->units[host].elem_count);
+}
+
 double ox_norm_total(const struct ox_rank *rank, const double *partials, uint32_t unit_idx) {
     const struct ox_model *const model = rank->config.model;
     const struct ox_unit *const unit = &model->units[unit_idx];
     struct norm_sum sum = {.rank = rank, .partials = partials};
     const bool beside = is_beside_matrices(model, unit_idx), of_group = unit->group != OX_NO_GROUP;
     const enum ox_unit_kind kind = beside || of_group ? model->units[unit->own].kind : unit->kind;
-    if (!ox_plan_holds(&rank->plan->input, unit_idx) && kind != OX_UNIT_EXPERTS) {
+    if (!is_here(&rank->plan->input, unit_idx)) {
         const bool counts = rank->plan->input.model.units[unit_idx].trained;
         return counts ? partials[ox_norm_partials_first(rank, unit_idx)] : 0; /* as its holders have sent it */
     }
     /* that experts would be in it: of units with a group, the one that is no adapters' */
     const bool has_some = of_group ? unit->tensor_first < model->adapter_first : ox_model_groups(&model->config) == 1;
-    if (kind == OX_UNIT_BLOCK && has_some && model->config.mixture.per_unit > 0) {
-        uint32_t first = 0;
-        const uint32_t groups = ox_model_expert_units(model, unit->own, &first);
-        const uint64_t behind = behind_experts(unit);
-        add_partials(&sum, unit_idx, 0, behind);
-        add_experts(&sum, model->stages + first, groups, of_group ? unit->group : 0, beside);
-        add_partials(&sum, unit_idx, behind, unit->elem_count);
-    } else if (kind != OX_UNIT_EXPERTS) {
+    const bool is_host = kind == OX_UNIT_BLOCK && has_some && model->config.mixture.per_unit > 0;
+    const uint32_t nth = of_group ? unit->group : 0;
+    if (beside && kind == OX_UNIT_EXPERTS) {
+        return 0; /* that of what is beside their block's matrices */
+    }
+    if (beside && is_host) {
+        add_with_experts(&sum, unit_idx, nth, true);
+    } else if (is_host || kind == OX_UNIT_EXPERTS) {
+        const uint32_t host = is_host ? unit_idx : host_of(model, unit);
+        if (carrier_of(rank, host, nth) == unit_idx) {
+            add_with_experts(&sum, host, nth, false);
+        }
+    } else {
         add_partials(&sum, unit_idx, 0, unit->elem_count);
     }
     return sum.total;

@@ -89,6 +89,12 @@ static const struct pair {
     {"tensor, experts over data ranks", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
      {{2, "--mesh dp=2,tp=2,ep=4 --experts-per-unit 1"}, {0, "--mesh dp=4,tp=2,ep=8"},
       {0, "--mesh dp=4,tp=2,ep=4 --sharding shard_grad_op"}, {4, "--mesh dp=2,tp=2,ep=4,pp=2"}}, false},
+    {"tensor, experts, frozen", WHOLE_MIXTURE, "--tensor-groups 2 --freeze *self_attn*,*gate*,*norm*", {0, "--ranks 1"},
+     {{0, "--mesh dp=2,tp=2,ep=4"}, {2, "--mesh tp=2,pp=2 --experts-per-unit 2"}, {0, "--experts-per-unit 1"}}, false},
+    {"tensor, experts, one frozen", WHOLE_MIXTURE, "--tensor-groups 2 --freeze *experts.1.*", {0, "--ranks 1"},
+     {{0, "--experts-per-unit 1"}, {2, "--mesh dp=2,tp=2,ep=4"}}, false},
+    {"pipeline, experts, frozen", WHOLE_MIXTURE, "--freeze *self_attn*,*gate*,*norm* --experts-per-unit 2",
+     {0, "--ranks 1"}, {{0, "--mesh pp=2"}, {2, "--mesh ep=2,pp=2"}}, false},
     {"groups of features, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
      {{0, "--expert-parallel-size 2 --experts-per-unit 1"}, {2, "--mesh dp=4,ep=4"}}, false},
     {"copies, tensor, experts", WHOLE_MIXTURE, "--tensor-groups 2", {0, "--ranks 1"},
@@ -142,6 +148,8 @@ static const struct refusal {
      "of features are divided by a power of two of ranks, at most 8; use 2, 4 or 8"},
     {MIXTURE, 0, "--mesh dp=4,tp=2,ep=8", "--experts-per-unit 2: each of 4 ranks (--expert-parallel-size) needs as "
      "many units of the 4 experts of a layer in each of 2 groups of features; give 1, or a divisor of it"},
+    {WHOLE_MIXTURE, 0, "--mesh tp=2 --experts-per-unit 1 --freeze *experts.1.*",
+     "--tensor-parallel-size 2: of layer 0 some ranks would train other parts of their experts than others"},
     {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=4 --sharding no_shard", "--sharding no_shard: ranks that divide experts "
      "(--expert-parallel-size 4)"},
     {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
