@@ -323,6 +323,11 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
                        "(--lora-target-modules)", model->config.mixture.per_unit);
     }
     const struct ox_tensor *const whole = not_cut(model);
+    if (lora->dora && ox_model_groups(&model->config) > 1) {
+        return ox_fail(OX_E_CONFIG, "--use-dora: adapters with magnitudes cannot be cut into %" PRIu32 " groups of "
+                       "features (--tensor-groups) yet; use 1 group, or adapters without (\"use_dora\" of "
+                       "adapter_config.json)", ox_model_groups(&model->config));
+    }
     if (whole != NULL) {
         return ox_fail(OX_E_CONFIG, "--lora-target-%s: the adapter of \"%s\" cannot be cut into %" PRIu32 " groups of "
                        "features (--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert "

@@ -151,9 +151,6 @@ static const char *obstacle(const struct ox_model_config *config) {
     if (config->latent.kv_rank > 0) {
         return "latent attention";
     }
-    if (config->lora.dora) {
-        return "adapters with magnitudes (--use-dora)";
-    }
     if (config->shared_layers > 1) {
         return "layers that share their weights";
     }

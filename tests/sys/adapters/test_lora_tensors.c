@@ -128,6 +128,7 @@ static void check_folder(const struct kind *kind) {
     const double base = eval_loss(test_path("base"), ""), beside = eval_loss(whole, ""), after = eval_loss(merged, "");
     printf("%s: loss %.6f; with the adapter %.6f, merged %.6f\n", kind->model, base, beside, after);
     CHECK(fabs(beside - base) > 1e-3 && fabs(after - beside) < 1e-5);
+    CHECK(fabs(eval_loss(whole, "--tensor-parallel-size 2") - beside) < 1e-5);
     for (unsigned tensors = 1; tensors <= 2; tensors++) {
         sys_args_train(&args, test_path("base"), text_path, tensors == 1 ? "one" : "two");
         sys_args_add(&args, common);
@@ -173,8 +174,26 @@ static void check_plan(void) {
     CHECK(kept == BLOCKS * (8 * unit + block) + rest);
 }
 
+/* Preferences, whose reference is the model without its adapters. */
+static void check_preferences(void) {
+    static const char *const meshes[] = {"--tensor-groups 2", "--tensor-parallel-size 2", "--mesh dp=2,tp=2"};
+    for (unsigned i = 0; i < sizeof meshes / sizeof *meshes; i++) {
+        sys_args_train(&args, "tests/golden/dpo", "tests/golden/dpo/texts.jsonl", i == 0 ? "one" : "two");
+        sys_args_add(&args, "--dpo --max-seq-length 47 --batch-size 2 --gradient-accumulation-steps 2 --sum-groups 2 "
+                            "--compute-threads 1 --max-steps 3 --learning-rate 1e-2 --eval-steps 0 --save-steps 3 "
+                            "--lora-r 3 --lora-target-modules all-linear");
+        sys_args_add(&args, meshes[i]);
+        sys_run_well(&args, &process);
+        if (i > 0) {
+            CHECK(sys_same_runs("one", "two", 3));
+            sys_remove_run("two");
+        }
+    }
+    sys_remove_run("one");
+}
+
 static void check_refusals(void) {
-    static const char *const cases[][2] = {
+    static const char *const cases[][3] = { /* words, what they are refused by, and the model; NULL: the base */
         {"--tensor-groups 2 --lora-r 4 --use-dora", "--tensor-groups 2: does not exist with --use-dora yet; leave one "
                                                     "of them out"},
         {"--mesh tp=2 --lora-r 4 --lora-target-modules q_proj,embed_tokens",
@@ -183,9 +202,12 @@ static void check_refusals(void) {
          "q_proj,v_proj, or use 1 group"},
         {"--tensor-parallel-size 2 --lora-r 4 --lora-target-modules lm_head",
          "the adapter of \"lm_head.weight\" cannot"},
+        {"--adapter tests/golden/lora_dora/adapter --tensor-groups 2",
+         "--use-dora: adapters with magnitudes cannot be cut into 2 groups of features (--tensor-groups) yet; use 1 "
+         "group, or adapters without", "tests/golden/lora_dora"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        sys_args_train(&args, test_path("base"), text_path, "refused");
+        sys_args_train(&args, cases[i][2] != NULL ? cases[i][2] : test_path("base"), text_path, "refused");
         sys_args_add(&args, common);
         sys_args_add(&args, "--max-steps 2");
         sys_args_add(&args, cases[i][0]);
@@ -207,6 +229,7 @@ int main(void) {
             check_resumes(&kinds[i]);
             check_folder(&kinds[i]);
             check_plan();
+            check_preferences();
             check_refusals();
         }
         sys_remove_run("whole");

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEPS = 2, QUICK = 64 };
+enum { STEPS = 2, QUICK = 16 };
 
 static bool takes(void) {
     static unsigned asked;
@@ -97,7 +97,7 @@ static void check_case(size_t i) {
             place.request.speculative_units = place.store ? 0 : place.request.speculative_units;
             run.ranks = tensors * (cases[i].rows > 0 ? cases[i].rows : 1 + p % 2);
             run.sharding = place.store ? OX_SHARDING_FULL : (enum ox_sharding)(p % OX_SHARDING_COUNT);
-            if (takes()) {
+            if ((p + i + tensors) % 4 == 0 && takes()) {
                 check_run(&golden, &run, &place, &expected);
             }
         }
@@ -110,5 +110,6 @@ int main(void) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         check_case(i);
     }
+    golden_again("Haswell");
     return test_end();
 }
