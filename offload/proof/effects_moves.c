@@ -401,6 +401,7 @@ static bool is_round(const struct effects *e, const struct ox_plan_pass *pass, u
     bool fits = before != NULL && cut->axis == OX_AXIS_EXPERT && (members & (members - 1)) == 0 && cut->round >= 1 &&
                 cut->round <= members && e->task->slot == cut->round && rounds->planes >= 1 &&
                 rounds->planes <= OX_PLAN_ROUND_PLANES && rounds->returned <= rounds->planes &&
+                rounds->ranges >= 1 &&
                 (uint64_t)rounds->row_max * rounds->row_bytes <= rounds->plane_bytes &&
                 cut->bytes == ox_plan_round_bytes(rounds, cut->round, members) &&
                 (cut->round == 1 ? before->kind == OX_CUT_GATHER && before->target == rounds->routes &&

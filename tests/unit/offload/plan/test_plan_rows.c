@@ -28,7 +28,8 @@ struct box {
 static struct ox_plan_ranks draw_ranks(uint64_t seed) {
     static const uint32_t shapes[][6] = { /* of rows, of batches, groups of rows, of features, groups of features, of
                                              experts */
-        {1, 1, 2}, {1, 1, 3}, {1, 1, 4}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2}, {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8},
+        {1, 1, 2}, {1, 2, 1, 2, 2, 2}, {1, 1, 3}, {1, 1, 4}, {1, 4, 1, 2, 4, 2}, {2, 1, 2}, {2, 1, 4}, {2, 2, 2},
+        {3, 1, 3}, {3, 2, 3}, {4, 1, 4}, {4, 1, 8},
         {4, 2, 4}, {1, 1, 8}, {1, 1, 1, 2, 2}, {1, 1, 1, 2, 4}, {1, 2, 1, 2, 2}, {1, 1, 1, 4, 4}, {1, 2, 1, 3, 6},
         {1, 2, 1, 4, 8}, {1, 2, 1, 1, 1, 2}, {1, 4, 1, 1, 1, 4}, {1, 4, 1, 1, 1, 2}, {1, 8, 1, 1, 1, 4},
         {1, 8, 1, 1, 1, 2}};
@@ -94,23 +95,28 @@ static void draw_groups(uint32_t groups, const struct ox_plan_model *model, uint
     }
 }
 
-/* The ranks among which what a pass leaves goes on, and their axis. */
+/* The ranks among which what a pass leaves goes on, but for rounds, and their axis. */
 static uint32_t crossing(const struct ox_plan_ranks *ranks) {
     return ranks->contexts > 1 ? ranks->contexts : ranks->tensors > 1 ? ranks->tensors
            : ranks->experts > 1 ? ranks->experts : 1;
 }
 
 static enum ox_axis axis_of(const struct ox_plan_ranks *ranks) {
-    return ranks->contexts > 1 ? OX_AXIS_CONTEXT : ranks->experts > 1 ? OX_AXIS_EXPERT : OX_AXIS_TENSOR;
+    return ranks->contexts > 1 ? OX_AXIS_CONTEXT : OX_AXIS_TENSOR;
 }
 
-/* Gives a pass rounds: routes of all members, rows to their experts and back, and in backward an exchange behind. */
+static uint32_t members_of(const struct ox_plan_ranks *ranks, const struct ox_plan_cut *cut) {
+    return cut->axis == OX_AXIS_EXPERT ? ranks->experts : crossing(ranks);
+}
+
+/* Gives a pass rounds: routes of all members, rows to their experts and back, and in backward an exchange behind; then
+ * one between ranks that divide features. */
 static void round_pass(struct ox_plan_pass *pass, const struct ox_plan_ranks *ranks, uint64_t piece, bool backward,
                        bool returns) {
     const uint32_t members = ranks->experts;
     struct ox_plan_rounds *const rounds = &pass->rounds;
     uint64_t at = pass->scratch_bytes;
-    *rounds = (struct ox_plan_rounds){.routes_bytes = piece, .each = 1, .row_bytes = 64, .row_max = 3,
+    *rounds = (struct ox_plan_rounds){.routes_bytes = piece, .each = 1, .ranges = 1, .row_bytes = 64, .row_max = 3,
                                       .plane_bytes = 64 * 5, .planes = backward ? 2 : 1,
                                       .returned = !backward ? 1 : returns ? 2 : 0};
     for (uint32_t i = 0; i < 2 * rounds->planes; i++, at += rounds->plane_bytes) {
@@ -131,6 +137,12 @@ static void round_pass(struct ox_plan_pass *pass, const struct ox_plan_ranks *ra
             .kind = OX_CUT_EXCHANGE, .axis = OX_AXIS_EXPERT, .role = OX_USE_SCRATCH, .source = at,
             .target = at + piece * members, .bytes = piece * members, .share = 0.95};
         at += 2 * piece * members;
+    }
+    if (ranks->tensors > 1) {
+        pass->cuts[pass->cut_count++] = (struct ox_plan_cut){
+            .kind = OX_CUT_EXCHANGE, .axis = OX_AXIS_TENSOR, .role = OX_USE_SCRATCH, .source = at,
+            .target = at + piece * ranks->tensors, .bytes = piece * ranks->tensors, .share = 1};
+        at += 2 * piece * ranks->tensors;
     }
     pass->scratch_bytes = at;
 }
@@ -171,7 +183,7 @@ static void cut_stages(struct plan_sample *s, const struct ox_plan_ranks *ranks,
             stage->kept_bytes = 0; /* as experts, which keep nothing */
             round_pass(&stage->forward, ranks, piece, false, true);
             round_pass(&stage->backward, ranks, piece, true, count > 1);
-        } else if (ranks->experts > 1) {
+        } else if (ranks->experts > 1 && ranks->tensors <= 1) {
             continue;
         } else if (stage->kind == OX_PLAN_BLOCK) {
             const uint64_t kept = stage->kept_bytes >= piece * crossing(ranks) ? stage->kept_bytes : 0;
@@ -230,8 +242,8 @@ static uint64_t expected_in(const struct plan_sample *s, const struct ox_plan *p
                 const bool of_round = pass->cuts[k].kind == OX_CUT_ROUND, shifts = pass->cuts[k].kind == OX_CUT_SHIFT;
                 bytes += of_round != rounds ? 0
                          : of_round || shifts ? pass->cuts[k].bytes
-                                            : pass->cuts[k].bytes / crossing(&s->in.ranks) *
-                                                  (crossing(&s->in.ranks) - 1);
+                                            : pass->cuts[k].bytes / members_of(&s->in.ranks, &pass->cuts[k]) *
+                                                  (members_of(&s->in.ranks, &pass->cuts[k]) - 1);
             }
         }
     }
