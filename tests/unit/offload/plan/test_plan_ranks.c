@@ -426,6 +426,85 @@ static void change_joint(struct box *box, uint64_t seed, struct totals *totals) 
     REQUIRE_OK(check_box(box));
 }
 
+/* ---- what all ranks agree on, and yet cannot be ------------------------------------------------------------- */
+
+/* Gives all ranks the same numbers, with which none has other units than before: refused by their input alone. */
+static void refuse_of_all(struct box *box, struct ox_plan_ranks wrong, const char *says, struct totals *totals) {
+    struct ox_plan_ranks kept[RANKS_MAX];
+    for (uint32_t i = 0; i < box->count; i++) {
+        kept[i] = box->inputs[i].ranks;
+        box->inputs[i].ranks = wrong;
+        box->inputs[i].ranks.idx = i;
+    }
+    refuse_box(box, says, totals);
+    if (strstr(ox_error_text(), says) == NULL) {
+        printf("not said: %s, but %s\n", says, ox_error_text());
+        CHECK(!"another refusal");
+    }
+    for (uint32_t i = 0; i < box->count; i++) {
+        box->inputs[i].ranks = kept[i];
+    }
+}
+
+/* Numbers of ranks and groups that do not divide what they have to. */
+static void change_all(struct box *box, struct totals *totals) {
+    static const char rows[] = "the rows are not divided", features[] = "the groups of features are not divided";
+    static const char experts[] = "the experts are not divided";
+    static const char units[] = "the units are not divided over the pipeline";
+    static const char work[] = "there is not work for as many ranks", copies[] = "the ranks do not divide into copies";
+    const struct ox_plan_ranks right = box->inputs[0].ranks;
+    const uint32_t count = box->count;
+    uint32_t odd = 2, of_unit[64];
+    while (count % odd == 0) {
+        odd++;
+    }
+    CHECK(box->inputs[0].model.unit_count <= sizeof of_unit / sizeof *of_unit);
+    memset(of_unit, 0xff, sizeof of_unit); /* OX_NONE */
+    struct ox_plan_ranks wrong = right;
+    wrong.contexts = wrong.context_groups = odd;
+    refuse_of_all(box, wrong, rows, totals);
+    wrong.contexts = count;
+    wrong.context_groups = count + 1; /* not as many for each */
+    refuse_of_all(box, wrong, rows, totals);
+    wrong.context_groups = count;
+    wrong.sum_groups = 3; /* leaves of no node, though each has one group of rows */
+    refuse_of_all(box, wrong, rows, totals);
+    wrong.contexts = 1;
+    wrong.context_groups = 2; /* two groups of rows on a rank that has a part of the sum groups */
+    wrong.sum_groups = 8;
+    refuse_of_all(box, wrong, rows, totals);
+    wrong = right;
+    wrong.tensors = count;
+    wrong.tensor_groups = count + 1;
+    wrong.group_of = of_unit;
+    refuse_of_all(box, wrong, features, totals);
+    wrong = right;
+    wrong.experts = odd;
+    wrong.expert_of = of_unit;
+    refuse_of_all(box, wrong, experts, totals);
+    wrong = right;
+    wrong.pipe = 2 * count;
+    wrong.pipe_of = of_unit; /* none has them */
+    refuse_of_all(box, wrong, features, totals); /* no rank of a coordinate is left */
+    wrong.pipe = count;
+    refuse_of_all(box, wrong, units, totals);
+    wrong = right;
+    wrong.sum_groups = count - 1;
+    wrong.library_sums = false;
+    refuse_of_all(box, wrong, work, totals);
+    wrong.sum_groups = right.micro_batches + 1;
+    refuse_of_all(box, wrong, work, totals);
+    wrong = right;
+    wrong.copies = odd;
+    refuse_of_all(box, wrong, copies, totals);
+    wrong.copies = 0;
+    wrong.library_sums = true;
+    wrong.exchange = OX_EXCHANGE_FP32;
+    wrong.sum_groups = count + 1;
+    wrong.micro_batches = count + 1;
+    refuse_of_all(box, wrong, "the library adds sums that are in several parts", totals);
+}
+
 /* Proves the plans of all ranks. */
 static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind kind, uint64_t seed,
                        struct totals *totals) {
@@ -443,6 +522,7 @@ static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind
     CHECK(memcmp(in, out, sizeof in) == 0);
     REQUIRE_OK(check_box(box));
     change_joint(box, seed, totals);
+    change_all(box, totals);
 }
 
 static void check_sample(struct plan_sample *s, uint64_t seed, struct totals *totals) {
