@@ -107,6 +107,7 @@ static void train(const char *output, const char *origin, const char *drive) {
     sys_args_word(&args, "--output=%s", test_path(output));
     sys_args_word(&args, "--resume=%s", origin);
     sys_args_word(&args, "--max-steps=%d", STEPS);
+    sys_args_add(&args, "--host-mem 512MiB"); /* old records have what was free on the machine that made them */
     sys_args_drive(&args, drive, "4MiB");
     sys_run(&args, &process);
 }
