@@ -38,9 +38,9 @@ struct ox_mesh_tried {
     enum ox_sim_resource binding; /* what is at its limit for longest, and for which share of the step */
     double binding_share;
 };
-/* As options have it: with those that divide features. */
-static inline uint32_t ox_mesh_expert_ranks(const struct ox_mesh_tried *mesh) {
-    return mesh->expert > 1 ? mesh->expert * mesh->tensor : 1;
+/* As options have it: with those that divide features; 0 or 1 of these: none do. */
+static inline uint32_t ox_mesh_expert_ranks(uint32_t expert, uint32_t tensor) {
+    return expert <= 1 ? 1 : expert * (tensor > 1 ? tensor : 1);
 }
 const char *ox_context_mode_name(enum ox_context_mode mode); /* as --context-parallel-mode has it */
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh);

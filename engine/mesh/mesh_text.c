@@ -24,7 +24,7 @@ static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_
     const struct {
         const char *name;
         uint32_t size;
-    } more[] = {{"tp", mesh->tensor}, {"cp", mesh->context}, {"ep", ox_mesh_expert_ranks(mesh)}};
+    } more[] = {{"tp", mesh->tensor}, {"cp", mesh->context}, {"ep", ox_mesh_expert_ranks(mesh->expert, mesh->tensor)}};
     int used = snprintf(text, SIZES_BYTES, "dp=%u,pp=%u", mesh->data, mesh->pipe);
     for (int i = 0; i < 3; i++) {
         used += more[i].size > 1 ? snprintf(text + used, SIZES_BYTES - (size_t)used, ",%s=%u", more[i].name,

@@ -216,7 +216,8 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
     uint32_t per_unit = whole ? 0 : (uint32_t)ox_min_u64(count, UINT32_MAX - 1);
     per_unit = trainer->input.eval_alone || strcmp(text, "auto") == 0 ? OX_EXPERTS_AUTO : per_unit;
-    OX_TRY(ox_trainer_need_experts(&ox_hf_model(trainer->folder)->config, sizes.by_features ? sizes.tensor : 1));
+    OX_TRY(ox_trainer_need_experts(&ox_hf_model(trainer->folder)->config,
+                                   sizes.by_features ? sizes.tensor * sizes.expert : 1));
     trainer->any_tensor_groups = config->train.tensor_groups == 0 && recorded.tensor_groups == 0;
     const bool by_ranks = config->train.tensor_groups == 0 && recorded.tensor_groups == 0 && sizes.tensor > 1;
     if (config->train.tensor_groups == 0) { /* a resumed run keeps them */

@@ -697,7 +697,7 @@ static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_t
         words->context_parallel_mode = 1 + (int)mesh->context_mode;
     }
     words->tensor_parallel_size = mesh->tensor;
-    words->expert_parallel_size = mesh->expert > 1 ? mesh->expert * mesh->tensor : 1;
+    words->expert_parallel_size = ox_mesh_expert_ranks(mesh->expert, mesh->tensor);
     words->pipeline_schedule =
         mesh->pipe > 1 ? (enum ox_pipeline_choice)(1 + mesh->schedule) : OX_PIPELINE_CHOICE_AUTO;
     words->virtual_pipeline_size = mesh->chunks > 1 ? mesh->chunks : start->words.virtual_pipeline_size;

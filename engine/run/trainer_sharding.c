@@ -257,7 +257,7 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
                                         uint64_t tensor_groups, uint32_t *per_unit) {
     const uint32_t groups = (uint32_t)ox_max_u64(tensor_groups, 1), experts = model->mixture.router.experts / groups;
     char possible[48], of_groups[48] = "";
-    OX_TRY(ox_trainer_need_experts(model, ranks));
+    OX_TRY(ox_trainer_need_experts(model, ox_mesh_expert_ranks(ranks, tensors)));
     if (ranks <= 1 || model->mixture.router.experts % groups != 0) { /* which the cut refuses */
         return OX_OK;
     }
@@ -268,8 +268,8 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
     list_possible(model, tensors, groups, possible, sizeof possible);
     if (!is_power(ranks) || ranks > OX_EXPERT_RANKS_MAX || experts % ranks != 0) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: %u experts of a layer%s are divided by a power of two "
-                       "of ranks, at most %d; use %s", ranks * tensors, experts, of_groups, OX_EXPERT_RANKS_MAX,
-                       possible);
+                       "of ranks, at most %u; use %s", ranks * tensors, experts, of_groups,
+                       OX_EXPERT_RANKS_MAX * tensors, possible);
     }
     if (ranks * groups > (uint32_t)OX_STAGE_UNITS_MAX) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: experts of %u groups of features (--tensor-groups) on "
@@ -293,7 +293,7 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
 
 /* As the user says how many ranks divide experts: with those that divide features. */
 static uint32_t said_experts(const struct ox_engine_config *engine) {
-    return engine->experts * (uint32_t)ox_max_u64(engine->tensors, 1);
+    return ox_mesh_expert_ranks(engine->experts, engine->tensors);
 }
 
 /* What does not exist with such ranks, in words of options; NULL: all of the run does. */

@@ -114,11 +114,6 @@ static json_t *mode_json(uint32_t contexts, enum ox_context_mode mode) {
     return contexts > 1 ? json_string(ox_context_mode_name(mode)) : json_null();
 }
 
-/* As --expert-parallel-size has it: with those that divide features. */
-static int expert_ranks(const struct ox_plan_input *input) {
-    return (int)(ox_plan_experts(input) > 1 ? ox_plan_experts(input) * ox_plan_tensors(input) : 1);
-}
-
 /* Adds what several ranks are, and how they share the work. */
 static void add_ranks(json_t *json, const struct ox_trainer *trainer) {
     const struct ox_engine_plan *const plan = ox_trainer_plan(trainer);
@@ -139,7 +134,8 @@ static void add_ranks(json_t *json, const struct ox_trainer *trainer) {
         "{s:i, s:i, s:i, s:i, s:o, s:i, s:i, s:s, s:o, s:s, s:i, s:I, s:i, s:i, s:b, s:s, s:i, s:o}", "count",
         (int)ranks->count, "data", (int)(ox_plan_data_ranks(input) / contexts), "pipeline", (int)ox_plan_pipe(input),
         "context", (int)contexts, "context_mode", mode_json(contexts, ox_trainer_context_mode(trainer)), "tensor",
-        (int)ox_plan_tensors(input), "expert", expert_ranks(input), "schedule",
+        (int)ox_plan_tensors(input), "expert",
+        (int)ox_mesh_expert_ranks(ox_plan_experts(input), ox_plan_tensors(input)), "schedule",
         ox_pipe_schedule_name(input->placement.schedule), "stages", stages_json(input), "sharding",
         ox_sharding_name(ranks->sharding), "copies", (int)ox_plan_copies(input), "own_parameters", (json_int_t)own,
         "own_micro_batches", (int)input->model.micro_batches, "sum_groups", (int)ranks->sum_groups, "library_sums",
@@ -157,8 +153,8 @@ static void add_meshes(json_t *json, const struct ox_mesh_choice *choice) {
                 "{s:s, s:i, s:i, s:i, s:i, s:o, s:i, s:i, s:o, s:o, s:f, s:s, s:f, s:b}", "kind",
                 ox_mesh_kind_name(i), "data", (int)mesh->data, "pipeline", (int)mesh->pipe, "tensor",
                 (int)mesh->tensor, "context", (int)mesh->context, "context_mode",
-                mode_json(mesh->context, mesh->context_mode), "expert", (int)ox_mesh_expert_ranks(mesh), "chunks",
-                (int)mesh->chunks, "schedule",
+                mode_json(mesh->context, mesh->context_mode), "expert",
+                (int)ox_mesh_expert_ranks(mesh->expert, mesh->tensor), "chunks", (int)mesh->chunks, "schedule",
                 mesh->pipe > 1 ? json_string(ox_pipe_schedule_name(mesh->schedule)) : json_null(), "step_seconds",
                 ox_json_number(mesh->seconds), "least_seconds", mesh->sketch.least, "binding_resource",
                 ox_sim_resource_name(mesh->binding), "binding_share", mesh->binding_share, "taken",

@@ -145,13 +145,14 @@ static const struct refusal {
     {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=8", "--expert-parallel-size 8: does not divide the 4 ranks that divide "
      "micro-batches and features; use a divisor of them, or dp=4"},
     {WHOLE_MIXTURE, 0, "--mesh dp=8,tp=2,ep=16", "--expert-parallel-size 16: 4 experts of a layer in each of 2 groups "
-     "of features are divided by a power of two of ranks, at most 8; use 2, 4 or 8"},
+     "of features are divided by a power of two of ranks, at most 16; use 2, 4 or 8"},
     {MIXTURE, 0, "--mesh dp=4,tp=2,ep=8", "--experts-per-unit 2: each of 4 ranks (--expert-parallel-size) needs as "
      "many units of the 4 experts of a layer in each of 2 groups of features; give 1, or a divisor of it"},
     {WHOLE_MIXTURE, 0, "--mesh tp=2 --experts-per-unit 1 --freeze *experts.1.*",
      "--tensor-parallel-size 2: of layer 0 some ranks would train other parts of their experts than others"},
     {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=4 --sharding no_shard", "--sharding no_shard: ranks that divide experts "
      "(--expert-parallel-size 4)"},
+    {LLAMA, 0, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all",
      "--tensor-parallel-size 2: does not exist with --share-layers yet; leave one of them out"},
