@@ -271,7 +271,8 @@ OX_MUST enum ox_status ox_trainer_set_muon(struct ox_trainer *trainer);
 /* OX_E_CONFIG where ranks are to divide experts that the model does not have. */
 OX_MUST enum ox_status ox_trainer_need_experts(const struct ox_model_config *model, uint32_t ranks);
 /* Experts that ranks divide: into how many a unit they are grouped. OX_EXPERTS_AUTO: not said, 0: in their blocks'.
- * OX_E_CONFIG where they cannot be, as with several groups of features. */
+ * OX_E_CONFIG where they cannot be. `ranks`: of those that have the same features; `tensors`: those that divide
+ * features, 0 or 1: none do; `tensor_groups`: of features, of which each has as many experts; 0: 1. */
 enum { OX_EXPERTS_AUTO = UINT32_MAX };
 OX_MUST enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uint32_t ranks,
                                                 uint32_t tensors, uint64_t tensor_groups, uint32_t *per_unit);
