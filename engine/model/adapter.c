@@ -317,11 +317,6 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
     if (!names_some) {
         snprintf(lora->targets, sizeof lora->targets, "%s", usual);
     }
-    if (lack_experts(model, lora)) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "
-                       "block; give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules "
-                       "(--lora-target-modules)", model->config.mixture.per_unit);
-    }
     const struct ox_tensor *const whole = not_cut(model);
     if (lora->dora && ox_model_groups(&model->config) > 1) {
         return ox_fail(OX_E_CONFIG, "--use-dora: adapters with magnitudes cannot be cut into %" PRIu32 " groups of "
@@ -333,6 +328,11 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
                        "features (--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert "
                        "alone, such as q_proj,v_proj, or use 1 group", named_by(model, whole), whole->name,
                        ox_model_groups(&model->config));
+    }
+    if (lack_experts(model, lora)) {
+        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "
+                       "block; give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules "
+                       "(--lora-target-modules)", model->config.mixture.per_unit);
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_units(model, model->blocks[i], unit_count);

@@ -202,6 +202,9 @@ static void check_refusals(void) {
          "q_proj,v_proj, or use 1 group"},
         {"--tensor-parallel-size 2 --lora-r 4 --lora-target-modules lm_head",
          "the adapter of \"lm_head.weight\" cannot"},
+        {"--mesh dp=2,tp=2,ep=4 --lora-r 4 --lora-target-parameters mlp.experts.down_proj",
+         "--lora-target-parameters: the adapter of \"model.layers.0.block_sparse_moe.experts.0.w2.weight\" cannot",
+         "tests/golden/four_mixtral"},
         {"--adapter tests/golden/lora_dora/adapter --tensor-groups 2",
          "--use-dora: adapters with magnitudes cannot be cut into 2 groups of features (--tensor-groups) yet; use 1 "
          "group, or adapters without", "tests/golden/lora_dora"},
