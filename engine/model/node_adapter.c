@@ -18,19 +18,15 @@ uint64_t ox_drop_seed(const struct ox_node_call *call, enum ox_role a) {
     return shape->objective.drop_seed ^ (unit_idx << 8 | (uint64_t)((a - OX_ROLE_QKV_A) & 0xff));
 }
 
-static void *at(const struct ox_node_call *call, const void *rows, uint64_t elems) {
-    return rows == NULL ? NULL
-                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(shape_of(call)->compute.real);
-}
-
 /* `count` elements from `first` on; `group`: 0 or one more than that of features whose columns or rows they are. */
 static void drop_range(const struct ox_node_call *call, uint64_t first, uint64_t count, uint64_t group) {
     const bool backward = call->dout != NULL;
     if (count > 0) {
-        OX_RUN(&call->job->run, drop, .out = at(call, backward ? call->din : call->out, first),
-               .in = at(call, backward ? call->dout : call->in, first), .residual = at(call, call->dresidual, first),
-               .count = count, .seed = ox_drop_seed(call, call->node->role) ^ group << 48,
-               .stream = call->job->noise_stream, .rate = call->job->trains ? call->node->scale : 0.0f,
+        OX_RUN(&call->job->run, drop, .out = ox_node_at(call, backward ? call->din : call->out, first),
+               .in = ox_node_at(call, backward ? call->dout : call->in, first),
+               .residual = ox_node_at(call, call->dresidual, first), .count = count,
+               .seed = ox_drop_seed(call, call->node->role) ^ group << 48, .stream = call->job->noise_stream,
+               .rate = call->job->trains ? call->node->scale : 0.0f,
                .real = shape_of(call)->compute.real);
     }
 }
@@ -128,11 +124,12 @@ void ox_up_forward(const struct ox_node_call *call) {
     }
     const void *const weight = ox_node_weight(call, node->role);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
-        OX_RUN(&call->job->run, linear_forward, .out = at(call, call->out, part.out_first),
-               .in = at(call, call->in, part.in_first), .weight = at(call, weight, part.offset),
-               .residual = at(call, call->residual, part.out_first), .rows = shape_of(call)->rows, .in_count = part.r,
-               .out_count = part.out, .in_stride = node->in_count, .out_stride = node->out_count, .scale = node->scale,
-               .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real);
+        OX_RUN(&call->job->run, linear_forward, .out = ox_node_at(call, call->out, part.out_first),
+               .in = ox_node_at(call, call->in, part.in_first), .weight = ox_node_at(call, weight, part.offset),
+               .residual = ox_node_at(call, call->residual, part.out_first),
+               .rows = shape_of(call)->rows, .in_count = part.r, .out_count = part.out, .in_stride = node->in_count,
+               .out_stride = node->out_count, .scale = node->scale, .layout = OX_WEIGHT_OUT_IN,
+               .real = shape_of(call)->compute.real);
     }
 }
 
@@ -145,10 +142,10 @@ void ox_up_backward(const struct ox_node_call *call) {
     const void *const weight = ox_node_weight(call, node->role);
     float *const grad = ox_node_grad(call, node->role);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, node->role, &part);) {
-        OX_RUN(&call->job->run, linear_backward, .din = at(call, call->din, part.in_first),
-               .dweight = grad == NULL ? NULL : grad + part.offset, .dout = at(call, call->dout, part.out_first),
-               .in = call->in == NULL ? NULL : at(call, call->in, part.in_first),
-               .weight = at(call, weight, part.offset), .rows = shape_of(call)->rows, .in_count = part.r,
+        OX_RUN(&call->job->run, linear_backward, .din = ox_node_at(call, call->din, part.in_first),
+               .dweight = grad == NULL ? NULL : grad + part.offset,
+               .dout = ox_node_at(call, call->dout, part.out_first), .in = ox_node_at(call, call->in, part.in_first),
+               .weight = ox_node_at(call, weight, part.offset), .rows = shape_of(call)->rows, .in_count = part.r,
                .out_count = part.out, .in_stride = node->in_count, .out_stride = node->out_count, .scale = node->scale,
                .layout = OX_WEIGHT_OUT_IN, .real = shape_of(call)->compute.real, .begins = call->job->begins);
     }
@@ -210,7 +207,8 @@ static void copy(const struct ox_node_call *call, void *to, const void *from) {
 
 /* The bias of a module; NULL: it has none. */
 static const void *bias_of(const struct ox_node_call *call, const struct ox_adapter_part *part) {
-    return at(call, ox_node_weight(call, (enum ox_role)(ox_adapted_role(a_of(call->node)) + 1)), part->out_first);
+    const enum ox_role role = (enum ox_role)(ox_adapted_role(a_of(call->node)) + 1);
+    return ox_node_at(call, ox_node_weight(call, role), part->out_first);
 }
 
 void ox_dora_forward(const struct ox_node_call *call) {
@@ -223,13 +221,13 @@ void ox_dora_forward(const struct ox_node_call *call) {
     copy(call, call->out, call->in);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, b_of(node), &part); out += part.out) {
         OX_RUN(&call->job->run, dora_norm, .norm = norm + out,
-               .weight = at(call, weight, (uint64_t)part.out_first * node->in_count),
-               .a = at(call, a, (uint64_t)part.in_first * node->in_count), .b = at(call, b, part.offset),
-               .in_count = node->in_count, .out_count = part.out, .r = part.r, .scale = node->scale,
-               .layout = shape->model->config.layout, .real = shape->compute.real);
-        OX_RUN(&call->job->run, dora_forward, .out = at(call, call->out, part.out_first),
-               .in = at(call, call->in, part.out_first), .norm = norm + out,
-               .magnitude = at(call, ox_node_weight(call, node->role), out), .bias = bias_of(call, &part),
+               .weight = ox_node_at(call, weight, (uint64_t)part.out_first * node->in_count),
+               .a = ox_node_at(call, a, (uint64_t)part.in_first * node->in_count),
+               .b = ox_node_at(call, b, part.offset), .in_count = node->in_count, .out_count = part.out, .r = part.r,
+               .scale = node->scale, .layout = shape->model->config.layout, .real = shape->compute.real);
+        OX_RUN(&call->job->run, dora_forward, .out = ox_node_at(call, call->out, part.out_first),
+               .in = ox_node_at(call, call->in, part.out_first), .norm = norm + out,
+               .magnitude = ox_node_at(call, ox_node_weight(call, node->role), out), .bias = bias_of(call, &part),
                .rows = shape->rows, .cols = part.out, .stride = node->out_count, .real = shape->compute.real);
     }
 }
@@ -241,10 +239,10 @@ void ox_dora_backward(const struct ox_node_call *call) {
     uint64_t out = 0;
     copy(call, call->din, call->dout);
     for (struct ox_adapter_part part = {0}; ox_adapter_part_next(call->list, b_of(node), &part); out += part.out) {
-        OX_RUN(&call->job->run, dora_backward, .din = at(call, call->din, part.out_first),
-               .dmagnitude = grad == NULL ? NULL : grad + out, .dout = at(call, call->dout, part.out_first),
-               .in = at(call, call->in, part.out_first), .norm = (const float *)call->saved[0] + out,
-               .magnitude = at(call, ox_node_weight(call, node->role), out), .bias = bias_of(call, &part),
+        OX_RUN(&call->job->run, dora_backward, .din = ox_node_at(call, call->din, part.out_first),
+               .dmagnitude = grad == NULL ? NULL : grad + out, .dout = ox_node_at(call, call->dout, part.out_first),
+               .in = ox_node_at(call, call->in, part.out_first), .norm = (const float *)call->saved[0] + out,
+               .magnitude = ox_node_at(call, ox_node_weight(call, node->role), out), .bias = bias_of(call, &part),
                .rows = shape->rows, .cols = part.out, .stride = node->out_count, .real = shape->compute.real,
                .begins = call->job->begins);
     }

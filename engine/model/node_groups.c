@@ -157,10 +157,13 @@ void ox_joined_sum_end(const struct ox_node_call *call, struct ox_group_sum *sum
 
 /* ---- parts of values ---- */
 
-void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group) {
-    const uint64_t elems = (uint64_t)(group - call->list->group_first) * call->job->shape->rows * width;
+void *ox_node_at(const struct ox_node_call *call, const void *rows, uint64_t elems) {
     return rows == NULL ? NULL
                         : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+}
+
+void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group) {
+    return ox_node_at(call, rows, (uint64_t)(group - call->list->group_first) * call->job->shape->rows * width);
 }
 
 float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, uint32_t width, uint32_t group) {
@@ -454,9 +457,7 @@ uint64_t ox_gate_group_scratch(const struct ox_shape *shape, const struct ox_nod
 
 /* Rows from `first` on, of `width` elements each. */
 static void *rows_of(const struct ox_node_call *call, const void *rows, uint64_t first, uint32_t width) {
-    const uint64_t elems = first * width;
-    return rows == NULL ? NULL
-                        : (unsigned char *)(uintptr_t)rows + elems * ox_real_bytes(call->job->shape->compute.real);
+    return ox_node_at(call, rows, first * width);
 }
 
 void ox_gate_groups_forward(const struct ox_node_call *call) {
@@ -531,7 +532,7 @@ void ox_own_rows_backward(const struct ox_node_call *call) {
         const struct ox_own_rows rows = ox_group_rows(shape, g);
         const uint64_t begin = rows.first - ox_own_rows_of(shape).first;
         if (rows.count > 0) {
-            OX_RUN(run_of(call), linear_backward, .din = rows_of(call, call->din, begin, in), 
+            OX_RUN(run_of(call), linear_backward, .din = rows_of(call, call->din, begin, in),
                    .dweight = grad == NULL ? NULL : next_vector(&vectors, g),
                    .dout = rows_of(call, call->dout, begin, out), .in = rows_of(call, call->in, begin, in),
                    .weight = ox_node_weight(call, node->role),
@@ -549,10 +550,6 @@ void ox_own_rows_backward(const struct ox_node_call *call) {
     }
 }
 
-static const void *elems_at(const struct ox_node_call *call, const void *base, uint64_t elems) {
-    return rows_of(call, base, 1, (uint32_t)elems);
-}
-
 void ox_up_columns_forward(const struct ox_node_call *call) {
     const struct ox_shape *const shape = call->job->shape;
     const struct ox_node *const node = call->node;
@@ -563,9 +560,9 @@ void ox_up_columns_forward(const struct ox_node_call *call) {
     }
     for (uint32_t g = call->list->group_first; g < call->list->group_past; g++) {
         for (struct ox_adapter_part part = {.group = g}; ox_adapter_part_next(call->list, node->role, &part);) {
-            void *const inout = ox_node_group(call, elems_at(call, call->out, part.out_first), out, g);
-            OX_RUN(run_of(call), linear_forward, .out = inout, .in = elems_at(call, in_of(call), part.in_first),
-                   .weight = elems_at(call, ox_node_weight_of(call, node->role, g), part.offset), .residual = inout,
+            void *const inout = ox_node_group(call, ox_node_at(call, call->out, part.out_first), out, g);
+            OX_RUN(run_of(call), linear_forward, .out = inout, .in = ox_node_at(call, in_of(call), part.in_first),
+                   .weight = ox_node_at(call, ox_node_weight_of(call, node->role, g), part.offset), .residual = inout,
                    .rows = shape->rows, .in_count = part.r, .out_count = part.out, .in_stride = node->in_count,
                    .out_stride = out, .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real);
         }
@@ -583,9 +580,9 @@ void ox_up_columns_backward(const struct ox_node_call *call) {
         for (struct ox_adapter_part part = {.group = g}; ox_adapter_part_next(call->list, node->role, &part);) {
             OX_RUN(run_of(call), linear_backward, .din = ox_group_sum_next(&sum) + part.in_first,
                    .dweight = grad == NULL ? NULL : grad + part.offset,
-                   .dout = ox_node_group(call, elems_at(call, call->dout, part.out_first), out, g),
-                   .in = in == NULL ? NULL : elems_at(call, in, part.in_first),
-                   .weight = elems_at(call, ox_node_weight_of(call, node->role, g), part.offset), .rows = shape->rows,
+                   .dout = ox_node_group(call, ox_node_at(call, call->dout, part.out_first), out, g),
+                   .in = ox_node_at(call, in, part.in_first),
+                   .weight = ox_node_at(call, ox_node_weight_of(call, node->role, g), part.offset), .rows = shape->rows,
                    .in_count = part.r, .out_count = part.out, .in_stride = node->in_count, .out_stride = out,
                    .scale = node->scale, .layout = OX_WEIGHT_OUT_IN, .real = shape->compute.real,
                    .begins = call->job->begins, .wide = true);

@@ -49,6 +49,8 @@ void ox_whole_rows_give(const struct ox_node_call *call, const void *own_rows, u
 /* Adds `count` vectors of `elems` elements, one behind the other, in the tree, into the first. */
 void ox_add_pieces(struct ox_run *run, void *pieces, uint32_t count, uint64_t elems, enum ox_real real);
 
+/* What begins `elems` elements behind `rows`; NULL: where these are. */
+void *ox_node_at(const struct ox_node_call *call, const void *rows, uint64_t elems);
 /* A group's part of a value that has `width` elements for a row of each group. */
 void *ox_node_group(const struct ox_node_call *call, const void *rows, uint32_t width, uint32_t group);
 float *ox_node_group_floats(const struct ox_node_call *call, const float *rows, uint32_t width, uint32_t group);
