@@ -151,7 +151,7 @@ struct ox_use {
     bool write;  /* changes it; an update both reads and writes */
 };
 
-enum { OX_TASK_USES_MAX = 46 };
+enum { OX_TASK_USES_MAX = 46 }; /* backward with weights and gradients of 18 stage units, and what else a pass has */
 
 /* What a step meets when it begins. One list of tasks serves every step of a run. Most tasks always work; tasks of the
  * optimizer depend on how the step before ended and on what this one may assume, so each names the facts that it
