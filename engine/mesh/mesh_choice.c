@@ -178,11 +178,18 @@ static void take(struct list *list) {
     }
 }
 
-/* Plans the likely ones; then of each kind one that might be faster than the best; then, where nothing has a plan,
- * whatever has. */
+static bool same_sizes(const struct ox_mesh_tried *a, const struct ox_mesh_tried *b) {
+    return a->data == b->data && a->pipe == b->pipe && a->tensor == b->tensor && a->context == b->context &&
+           a->expert == b->expert;
+}
+
+/* Plans the likely ones; then of each kind one that might be faster than the best, and of each length of a pipeline,
+ * because what a sketch leaves out differs by that most; then the best in other orders and modes; then, where nothing
+ * has a plan, whatever has. */
 static enum ox_status plan_likely(struct list *list) {
-    enum { ROUNDS = 3 };
-    bool known[OX_MESH_KINDS] = {false};
+    enum { LIKELY, EACH_KIND, EACH_LENGTH, AS_BEST, ANY, ROUNDS };
+    bool known[OX_MESH_KINDS] = {false}, known_length[OX_SIM_PIPE_MAX + 1] = {false};
+    const struct ox_mesh_tried *best_of_all = NULL;
     double best = INFINITY;
     enum ox_status status = OX_OK;
     qsort(list->meshes, list->count, sizeof *list->meshes, by_likely);
@@ -191,12 +198,18 @@ static enum ox_status plan_likely(struct list *list) {
         for (uint32_t i = 0; i < list->count && status == OX_OK; i++) {
             struct ox_mesh_tried *const mesh = &list->meshes[i];
             const uint32_t kind = ox_mesh_kind_of(mesh);
-            const bool due = round == 0   ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
-                             : round == 1 ? !known[kind] && mesh->sketch.likely < best : isinf(best);
+            const bool likely = mesh->sketch.likely < best;
+            const bool due = round == LIKELY ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
+                             : round == EACH_KIND   ? !known[kind] && likely
+                             : round == EACH_LENGTH ? !known_length[mesh->pipe] && likely
+                             : round == AS_BEST     ? best_of_all != NULL && likely && same_sizes(mesh, best_of_all)
+                                                    : isinf(best);
             if (due && !mesh->planned && mesh->sketch.least < best) {
                 status = plan(list, mesh, best);
+                best_of_all = mesh->seconds < best ? mesh : best_of_all;
                 best = fmin(best, mesh->seconds);
                 known[kind] |= isfinite(mesh->seconds);
+                known_length[mesh->pipe] |= isfinite(mesh->seconds);
             }
         }
     }
