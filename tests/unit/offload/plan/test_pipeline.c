@@ -181,6 +181,7 @@ static void change_transfer(struct box *box, uint32_t idx, uint32_t at, struct t
     *task = kept;
     task->lane = OX_LANE_H2D;
     refuse_box(box, idx, "a transfer that one rank lacks", totals);
+    CHECK(check_box(box) != OX_OK && strstr(ox_error_text(), "in a circle") == NULL); /* it is said who lacks what */
     *task = kept;
     if (other != at) {
         const struct ox_task before = plan->tasks[other];

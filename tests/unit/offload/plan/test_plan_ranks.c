@@ -497,9 +497,15 @@ static void change_all(struct box *box, struct totals *totals) {
     wrong = right;
     wrong.copies = odd;
     refuse_of_all(box, wrong, copies, totals);
-    wrong.copies = 0;
     wrong.library_sums = true;
     wrong.exchange = OX_EXCHANGE_FP32;
+    wrong.sharding = OX_SHARDING_FULL;
+    wrong.sum_groups = wrong.micro_batches = count;
+    wrong.copies = count / 2; /* neither one copy nor all: a library adds over all ranks or over none */
+    if (count > 2 && count % 2 == 0) {
+        refuse_of_all(box, wrong, copies, totals);
+    }
+    wrong.copies = 0;
     wrong.sum_groups = count + 1;
     wrong.micro_batches = count + 1;
     refuse_of_all(box, wrong, "the library adds sums that are in several parts", totals);
