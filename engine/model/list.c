@@ -61,7 +61,7 @@ uint32_t ox_list_owner(const struct ox_list *list, enum ox_role role) {
 bool ox_list_trains(const struct ox_list *list, enum ox_role role) {
     bool trains = false; /* of groups of features some may be frozen */
     for (uint32_t i = 0; i < list->unit_count; i++) {
-        trains |= list->units[i]->role_trained[role];
+        trains |= list->units[i]->role_offset[role] != UINT64_MAX && list->units[i]->role_trained[role];
     }
     return trains;
 }
