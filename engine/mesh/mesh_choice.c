@@ -189,8 +189,7 @@ static bool same_sizes(const struct ox_mesh_tried *a, const struct ox_mesh_tried
 static enum ox_status plan_likely(struct list *list) {
     enum { LIKELY, EACH_KIND, EACH_LENGTH, AS_BEST, ANY, ROUNDS };
     bool known[OX_MESH_KINDS] = {false}, known_length[OX_SIM_PIPE_MAX + 1] = {false};
-    const struct ox_mesh_tried *best_of_all = NULL;
-    double best = INFINITY;
+    const struct ox_mesh_tried *fastest = NULL;
     enum ox_status status = OX_OK;
     qsort(list->meshes, list->count, sizeof *list->meshes, by_likely);
     const double first = list->count > 0 ? list->meshes[0].sketch.likely : 0;
@@ -198,16 +197,16 @@ static enum ox_status plan_likely(struct list *list) {
         for (uint32_t i = 0; i < list->count && status == OX_OK; i++) {
             struct ox_mesh_tried *const mesh = &list->meshes[i];
             const uint32_t kind = ox_mesh_kind_of(mesh);
+            const double best = fastest != NULL ? fastest->seconds : (double)INFINITY;
             const bool likely = mesh->sketch.likely < best;
             const bool due = round == LIKELY ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
                              : round == EACH_KIND   ? !known[kind] && likely
                              : round == EACH_LENGTH ? !known_length[mesh->pipe] && likely
-                             : round == AS_BEST     ? best_of_all != NULL && likely && same_sizes(mesh, best_of_all)
-                                                    : isinf(best);
+                             : round == AS_BEST     ? fastest != NULL && likely && same_sizes(mesh, fastest)
+                                                    : fastest == NULL;
             if (due && !mesh->planned && mesh->sketch.least < best) {
                 status = plan(list, mesh, best);
-                best_of_all = mesh->seconds < best ? mesh : best_of_all;
-                best = fmin(best, mesh->seconds);
+                fastest = mesh->seconds < best ? mesh : fastest;
                 known[kind] |= isfinite(mesh->seconds);
                 known_length[mesh->pipe] |= isfinite(mesh->seconds);
             }
