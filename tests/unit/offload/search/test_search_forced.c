@@ -10,9 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tolerance: the search ends when its effort does, and what is forced leads it other ways. The worst that is known, of
- * all requests for the drawn steps, is 1.0292 (docs/planning.md); all others are within 1.006. */
-#define LIMIT 1.03
+/* Tolerance: the search ends when its effort does, and what is forced leads it other ways. */
+#define LIMIT 1.02
+/* One step, drawn by this seed, is known to lose more, to half of the units early most (docs/planning.md): 1.0292. */
+#define LIMIT_KNOWN 1.03
+enum { SEED_KNOWN = 2 };
 /* Drawn steps that fit, and of the requests every so many in `make test`. */
 enum { CASES = 4, STRIDE = 26 };
 
@@ -92,9 +94,9 @@ static struct step_case draw_case(uint64_t seed) {
     return c;
 }
 
-/* Compares the choice with what each of these requests gives, from `first` on every `step`-th. Returns whether the case
- * fits. */
-static bool check_case(const struct step_case *c, uint32_t first, uint32_t step) {
+/* Compares the choice with what each of these requests gives, from `first` on every `step`-th, which may be faster
+ * by this limit. Returns whether the case fits. */
+static bool check_case(const struct step_case *c, uint32_t first, uint32_t step, double limit) {
     struct step_run run;
     step_case_open(c, &run);
     run.config.device = c->device_gib > 0 ? OX_DEVICE_CUDA : run.config.device;
@@ -116,13 +118,13 @@ static bool check_case(const struct step_case *c, uint32_t first, uint32_t step)
                c->fp32 ? "fp32" : "bf16", (int)c->moments, (unsigned long long)c->device_gib,
                (unsigned long long)c->host_gib, c->drives, chosen, worst);
     }
-    if (worst > LIMIT) {
+    if (worst > limit) {
         const struct ox_placement_request request = request_of(c, worst_at);
         printf("  %s:\n", worst_at->name);
         (void)step_case_seconds(&run, &plan_choice_automatic, true);
         (void)step_case_seconds(&run, &request, true);
     }
-    CHECK(worst <= LIMIT);
+    CHECK(worst <= limit);
     ox_model_close(&run.model);
     fflush(stdout);
     return chosen > 0;
@@ -153,11 +155,11 @@ int main(int argc, char **argv) {
         while (forces[at].what != lost[i].what || forces[at].value != lost[i].value) {
             at++;
         }
-        CHECK(check_case(&lost[i].of, at, FORCE_COUNT));
+        CHECK(check_case(&lost[i].of, at, FORCE_COUNT, LIMIT));
     }
     for (; fit < count; seed++) {
         const struct step_case c = draw_case(seed);
-        fit += check_case(&c, (uint32_t)(seed % step), step);
+        fit += check_case(&c, (uint32_t)(seed % step), step, seed == SEED_KNOWN ? LIMIT_KNOWN : LIMIT);
     }
     return test_end();
 }
