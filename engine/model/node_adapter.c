@@ -156,7 +156,7 @@ void ox_cost_drop(struct ox_cost *cost, const struct ox_node *node, bool backwar
     ox_cost_add_loop(cost, cost->rows, width, (struct ox_cost_loop){.passes = backward ? 3 : 2, .ops = 1});
 }
 
-/* Of ranks that divide features each has a part of the columns, or of the rows. */
+/* The cost of one rank: each of those that divide features multiplies its part of the columns, or of the rows. */
 void ox_cost_down(struct ox_cost *cost, const struct ox_node *node, bool backward) {
     const double in = (double)node->in_count / ox_shape_tensors(cost->shape);
     if (node->cut == OX_CUT_ROWS) {

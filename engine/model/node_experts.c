@@ -40,7 +40,7 @@ static void copy_words(struct ox_run *run, void *to, const void *from, uint64_t 
     OX_RUN(run, add, .target = to, .b = from, .count = bytes / sizeof(float), .real = OX_REAL_F32);
 }
 
-/* Those of the rank, of rows that lie between halves. */
+/* Copies the rank's own rows (own rows, hidden), of which ranks that divide features have a part each. */
 static void copy_rows(const struct ox_node_call *call, void *to, const void *from) {
     const struct ox_shape *const shape = call->job->shape;
     const uint32_t rows = ox_own_rows_of(shape).count;

@@ -92,7 +92,7 @@ struct ox_plan_stage_unit {
     bool read_back; /* of an embedding: its backward reads the unit's planes */
 };
 
-/* Those of eight groups of features, with adapters: two of each group, and two of none. */
+/* The most units of a stage: with eight groups of features and adapters two of each group, and two of none. */
 enum { OX_STAGE_UNITS_MAX = 18 };
 
 /* A stage: one step of forward, which computes with one or more units; several stages may use the same unit, as a head
