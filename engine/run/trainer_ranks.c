@@ -12,6 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Ranks that have the same micro-batches, whatever rows of them. */
+static uint32_t apart(const struct ox_engine_config *engine) {
+    return engine->pipe * engine->tensors;
+}
+
 uint32_t ox_trainer_machines(const struct ox_trainer *trainer) {
     return (uint32_t)ox_div_up(ox_team_count(trainer->team), ox_team_per_machine(trainer->team));
 }
@@ -232,14 +237,14 @@ static enum ox_status check_shard_size(const struct ox_trainer *trainer, uint32_
 
 /* The ranks of a process share a store, which has one copy of the state: that of theirs, or their part of it. */
 static enum ox_status check_copy_store(const struct ox_trainer *trainer, uint32_t ranks, uint32_t size) {
-    const uint32_t of_process = ranks * trainer->engine_config.pipe / ox_team_count(trainer->team);
-    const uint32_t here = of_process < ranks ? of_process : ranks; /* of one coordinate of a pipeline */
+    const uint32_t of_process = ranks * apart(&trainer->engine_config) / ox_team_count(trainer->team);
+    const uint32_t here = of_process < ranks ? of_process : ranks; /* with the same layers and features */
     if (trainer->config.memory.nvme_count == 0 || trainer->input.eval_alone || size % here == 0) {
         return OX_OK;
     }
     if (trainer->config.tool.plan_only && trainer->team == NULL) {
         ox_log(OX_LOG_INFO, "--sharding %s with --nvme: planned for a process for each copy, as mpirun -np %u starts "
-               "them", name_of(&trainer->config), ranks / size);
+               "them", name_of(&trainer->config), ranks / size * apart(&trainer->engine_config));
         return OX_OK;
     }
     return ox_fail(OX_E_CONFIG, "--sharding %s: the %u ranks of a process would have %s copies of the state in one "
@@ -322,11 +327,6 @@ static enum ox_status check_pipe(const struct ox_trainer *trainer) {
 static enum ox_pipe_schedule schedule_of(const struct ox_config *config) {
     return config->ranks.pipeline_schedule == OX_PIPELINE_CHOICE_AUTO
                ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(config->ranks.pipeline_schedule - 1);
-}
-
-/* Ranks that have the same micro-batches, whatever rows of them. */
-static uint32_t apart(const struct ox_engine_config *engine) {
-    return engine->pipe * engine->tensors;
 }
 
 /* Whether the mesh is to be chosen: some of its sizes are not said. */

@@ -199,6 +199,8 @@ static void test_copies(void) {
     run(in_memory, "--ranks 4 --sharding hybrid_shard --shard-size 2 --nvme /tmp:1TiB"); /* a process for each copy */
     CHECK(process.outcome.exit_status == 0);
     CHECK(strstr(process.outcome.err, "planned for a process for each copy, as mpirun -np 2 starts them") != NULL);
+    run(in_memory, "--mesh dp=4,pp=2 --sharding hybrid_shard --shard-size 2 --nvme /tmp:1TiB");
+    CHECK(strstr(process.outcome.err, "as mpirun -np 4 starts them") != NULL); /* two for each coordinate */
 }
 
 /* --sharding auto is as fast as the best of what it chooses from. */
