@@ -82,11 +82,16 @@ static bool may_fit(const struct ox_trainer *trainer, uint32_t copies) {
     return 12 * elems * copies <= room;
 }
 
+/* Ranks with the same layers and features, each of which may have a copy of these. */
+static uint32_t ranks_of_data(const struct ox_engine_config *engine) {
+    return engine->ranks / engine->pipe / engine->tensors;
+}
+
 /* How many copies ranks may make beside one: one on each machine, or two. 0: they may not, because a store has one
  * copy, the library adds over all ranks, or sums that are rounded would be rounded in another place. */
 static uint32_t copies_of(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint32_t of_data = engine->ranks / engine->pipe / engine->tensors;
+    const uint32_t of_data = ranks_of_data(engine);
     const uint32_t machines = (uint32_t)ox_max_u64(ox_trainer_machines(trainer), ox_trainer_planned_machines(trainer));
     const uint32_t copies = machines > 1 ? machines : 2;
     const bool exact = engine->exchange == OX_EXCHANGE_FP32 && !engine->library_sums;
@@ -97,13 +102,13 @@ static uint32_t copies_of(const struct ox_trainer *trainer) {
 
 uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_division out[OX_DIVISIONS_MAX]) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
-    const uint32_t copies = copies_of(trainer), of_data = engine->ranks / engine->pipe;
+    const uint32_t copies = copies_of(trainer);
     /* What lies in host memory once is one process's, of ranks that have the same layers, and NCCL takes nothing from
      * there. */
     const bool shares = trainer->team == NULL && engine->comm != OX_RANK_COMM_NCCL && engine->pipe == 1 &&
                         engine->experts <= 1 && ox_trainer_planned_machines(trainer) == 1;
     const bool whole = engine->exchange == OX_EXCHANGE_FP32 && engine->experts <= 1 &&
-                       trainer->config.memory.nvme_count == 0 && may_fit(trainer, of_data);
+                       trainer->config.memory.nvme_count == 0 && may_fit(trainer, ranks_of_data(engine));
     const struct {
         struct ox_division division;
         bool may;
