@@ -21,6 +21,7 @@ struct list {
     struct ox_mesh_choice *out;
     struct ox_mesh_tried *meshes;
     uint32_t count;
+    bool refused; /* a mesh was, and this thread's last error text says why */
 };
 
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh) {
@@ -46,6 +47,7 @@ static enum ox_status add(struct list *list, const struct ox_engine_sketch *sket
     *to = *mesh;
     const enum ox_status status = ox_engine_sketch_times(sketch, &varied, &to->sketch);
     list->count += status == OX_OK;
+    list->refused |= status == OX_E_CONFIG;
     return status == OX_E_CONFIG ? OX_OK : status; /* more runs of stages than there are */
 }
 
@@ -88,6 +90,7 @@ static enum ox_status add_mesh(struct list *list, struct ox_mesh_tried mesh) {
     OX_THEN(status, ox_engine_sketch_open(config, &sketch));
     if (status == OX_E_CONFIG) {
         note_refusal(list, &mesh);
+        list->refused = true;
         return OX_OK;
     }
     const uint32_t ways = status == OX_OK ? list->ask->shardings(list->ask->context, shardings) : 0;
@@ -99,26 +102,32 @@ static enum ox_status add_mesh(struct list *list, struct ox_mesh_tried mesh) {
     return status;
 }
 
-static bool may_be(uint32_t given, uint32_t size, uint32_t most, uint32_t rest) {
-    return size <= most && rest % size == 0 && (given == 0 || given == size);
+/* The sizes of an axis to look at: the one that is given, or 1 to `most`. */
+struct sizes {
+    uint32_t first, last;
+};
+
+static struct sizes sizes_of(uint32_t given, uint32_t most) {
+    return given > 0 ? (struct sizes){given, given} : (struct sizes){1, most};
 }
 
-/* Lists every mesh: sizes of tensor, context and expert ranks are powers of two. */
+/* Lists every mesh: sizes of tensor, context and expert ranks that are not given are powers of two. */
 static enum ox_status list_meshes(struct list *list) {
     const struct ox_mesh_ask *const ask = list->ask;
+    const struct sizes tensors = sizes_of(ask->tensor, OX_TENSOR_GROUPS_MAX);
+    const struct sizes experts = sizes_of(ask->expert, OX_TENSOR_GROUPS_MAX);
+    const struct sizes contexts = sizes_of(ask->context_ranks, OX_SIM_PIPE_MAX);
+    const struct sizes pipes = sizes_of(ask->pipe, OX_SIM_PIPE_MAX);
     enum ox_status status = OX_OK;
-    for (uint32_t tensor = 1; tensor <= OX_TENSOR_GROUPS_MAX; tensor *= 2) {
-        for (uint32_t expert = 1; expert <= OX_TENSOR_GROUPS_MAX; expert *= 2) {
-            for (uint32_t context = 1; context <= OX_SIM_PIPE_MAX; context *= 2) {
-                for (uint32_t pipe = 1; pipe <= OX_SIM_PIPE_MAX && status == OX_OK; pipe++) {
+    for (uint32_t tensor = tensors.first; tensor <= tensors.last; tensor *= 2) {
+        for (uint32_t expert = experts.first; expert <= experts.last; expert *= 2) {
+            for (uint32_t context = contexts.first; context <= contexts.last; context *= 2) {
+                for (uint32_t pipe = pipes.first; pipe <= pipes.last && status == OX_OK; pipe++) {
                     const uint32_t rest = ask->ranks / tensor / context / pipe;
                     /* of ranks that divide features data ranks divide the experts where both are given */
                     const bool apart = tensor == 1 || expert == 1 || (ask->tensor > 0 && ask->expert > 0);
-                    const bool fits = apart && rest > 0 && rest * tensor * context * pipe == ask->ranks;
-                    if (fits && may_be(ask->tensor, tensor, ask->ranks, tensor) &&
-                        may_be(ask->context_ranks, context, ask->ranks, context) &&
-                        may_be(ask->pipe, pipe, ask->ranks, pipe) && may_be(ask->data, rest, rest, rest) &&
-                        may_be(ask->expert, expert, rest, rest)) {
+                    const bool fits = rest > 0 && rest * tensor * context * pipe == ask->ranks && rest % expert == 0;
+                    if (apart && fits && (ask->data == 0 || ask->data == rest)) {
                         status = add_mesh(list, (struct ox_mesh_tried){
                             .data = rest, .pipe = pipe, .tensor = tensor, .context = context, .expert = expert,
                             .chunks = 1, .seconds = (double)INFINITY});
@@ -227,7 +236,9 @@ enum ox_status ox_mesh_choose(const struct ox_mesh_ask *ask, struct ox_mesh_choi
     enum ox_status status = list_meshes(&list);
     out->listed = list.count;
     if (status == OX_OK && list.count == 0) {
-        status = ox_fail(OX_E_CONFIG, "%s", ox_error_text());
+        status = list.refused ? OX_E_CONFIG
+                              : ox_fail(OX_E_CONFIG, "--mesh auto: %u ranks have no mesh with all sizes that are "
+                                        "given; leave out one of these", ask->ranks);
     }
     OX_THEN(status, plan_likely(&list));
     if (status == OX_OK) {

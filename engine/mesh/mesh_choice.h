@@ -66,7 +66,7 @@ enum { OX_MESH_WHY_BYTES = 256 };
 struct ox_mesh_choice {
     struct ox_mesh_tried best[OX_MESH_KINDS]; /* of every kind the fastest; pipe 0: none can be */
     uint32_t taken;                           /* which of them */
-    uint32_t listed, planned;                 /* how many meshes there were, and how many have a plan */
+    uint32_t listed, planned;                 /* how many meshes there were, and for how many a plan was looked for */
     char refused[3][OX_MESH_WHY_BYTES];       /* why no mesh has tensor, context, expert ranks; "" */
 };
 

@@ -193,6 +193,34 @@ static void check_given(const struct sweep *sweep) {
     json_decref(json);
 }
 
+/* Sizes that are given are tried whatever they are, and if they cannot be it is said why. */
+static void check_odd(void) {
+    static const struct sweep odd = {
+        "odd", CONFIG(1024, 384, 768, 4, 6, 6), "--device cpu --profile docs/profiles/cpu-2-cores.json "
+        "--compute-threads 1 --host-mem 4GiB --max-seq-length 120", 6, 4, 0, false};
+    static const struct {
+        const char *words, *axis, *refusal; /* or NULL */
+    } cases[] = {
+        {"--tensor-parallel-size 3", "tensor", NULL}, {"--context-parallel-size 3", "context", NULL},
+        {"--tensor-parallel-size 2 --tensor-groups 3", NULL, "2 ranks that divide features"},
+    };
+    const char *const config_path = files_write_text(odd.name, odd.config);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char words[128];
+        json_t *json = NULL;
+        snprintf(words, sizeof words, "--mesh auto %s", cases[i].words);
+        const double seconds = plan_mesh(&odd, config_path, words, &json);
+        CHECK(isfinite(seconds) == (cases[i].refusal == NULL));
+        if (cases[i].refusal != NULL && strstr(process.outcome.err, cases[i].refusal) == NULL) {
+            sys_complain(&process, cases[i].refusal);
+        }
+        if (cases[i].axis != NULL) {
+            CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), cases[i].axis)) == 3);
+        }
+        json_decref(json);
+    }
+}
+
 static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
@@ -271,5 +299,6 @@ int main(void) {
         }
     }
     check_given(&sweeps[0]);
+    check_odd();
     return test_end();
 }
