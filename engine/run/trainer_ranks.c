@@ -470,8 +470,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
 /* Makes the model of a run, and all that was chosen for its units, with its experts grouped otherwise; OX_E_CONFIG
  * where that cannot be. */
 static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
-    const uint32_t groups = (uint32_t)trainer->config.train.tensor_groups;
-    enum ox_status status = ox_hf_regroup(trainer->folder, per_unit, groups);
+    enum ox_status status = ox_hf_regroup(trainer->folder, per_unit, (uint32_t)trainer->config.train.tensor_groups);
     const struct ox_model *const model = ox_hf_model(trainer->folder);
     trainer->engine_config.model = model;
     trainer->engine_config.request.kept_units = ox_trainer_kept_stages(&trainer->config, model);
@@ -489,11 +488,15 @@ static enum ox_status regroup(struct ox_trainer *trainer, uint32_t per_unit) {
 enum { OX_EXPERTS_SHOW_BYTES = 256 << 20 };
 static bool may_group(const struct ox_trainer *trainer) {
     const struct ox_model *const model = ox_hf_model(trainer->folder);
+    const struct ox_engine_config *const engine = &trainer->engine_config;
     uint64_t most = 0;
     for (uint32_t i = 0; i < model->block_count; i++) {
-        most = ox_max_u64(most, model->units[model->blocks[i]].elem_count);
+        uint64_t elems = 0; /* with those of all groups of features, of which a rank has some */
+        for (uint32_t at = model->blocks[i]; at != OX_NO_UNIT; at = model->units[at].next) {
+            elems += model->units[at].elem_count;
+        }
+        most = ox_max_u64(most, elems / engine->tensors);
     }
-    const struct ox_engine_config *const engine = &trainer->engine_config;
     return strcmp(trainer->config.place.experts_per_unit, "auto") == 0 && !trainer->input.eval_alone &&
            engine->context_groups <= engine->contexts && /* a rank with several groups of rows has none */
            model->config.mixture.router.experts > 1 && most * OX_HI_BYTES >= OX_EXPERTS_SHOW_BYTES;
@@ -523,8 +526,9 @@ static enum ox_status choose_experts(struct ox_trainer *trainer) {
     uint32_t best = 0;
     double best_seconds = INFINITY, seconds = 0;
     uint64_t least = UINT64_MAX;
-    for (uint32_t per_unit = 0, last = 0; last != 1; last = per_unit, per_unit = (last == 0 ? experts : last) / 2) {
-        if (isinf(best_seconds) && last > 0 && last * LEAST_SHARE <= experts) {
+    for (uint32_t of_unit = experts, last = experts; of_unit > 0; last = of_unit, of_unit /= 2) {
+        const uint32_t per_unit = of_unit == experts ? 0 : of_unit;
+        if (isinf(best_seconds) && last * LEAST_SHARE <= experts) {
             break; /* what still lacks room lacks it elsewhere, and searches take longer the more units there are */
         }
         enum ox_status status = regroup(trainer, per_unit);
@@ -770,10 +774,9 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     if (any_count) {
         count_elsewhere(trainer);
     }
-    const bool is_auto = any_count && engine->ranks > 1;
     const bool mesh = any_mesh(trainer) && engine->ranks > 1; /* with which ranks begin that choose groups of experts */
     enum ox_status status = !mesh && may_group(trainer) ? choose_experts(trainer) : OX_OK;
-    OX_THEN(status, is_auto ? choose_count(trainer) : OX_OK);
+    OX_THEN(status, any_count && engine->ranks > 1 ? choose_count(trainer) : OX_OK);
     OX_THEN(status, mesh ? choose_mesh(trainer) : OX_OK);
     OX_THEN(status, mesh && may_group(trainer) ? choose_experts(trainer) : OX_OK);
     if (status == OX_OK && !trainer->input.eval_alone) {

@@ -214,21 +214,24 @@ static void test_refusals(void) {
     }
 }
 
-static const char large[] =
-    "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":2048,\"intermediate_size\":2048,"
-    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"
-    "\"n_routed_experts\":16,\"num_experts_per_tok\":4,\"n_group\":1,\"topk_group\":1,"
-    "\"moe_intermediate_size\":4096,\"n_shared_experts\":1,\"first_k_dense_replace\":1,"
-    "\"tie_word_embeddings\":false}";
+#define LARGE(experts, chosen, width)                                                                                 \
+    "{\"model_type\":\"glm4_moe\",\"vocab_size\":256,\"hidden_size\":2048,\"intermediate_size\":2048,"                \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":16,\"num_key_value_heads\":4,\"head_dim\":128,"                  \
+    "\"n_routed_experts\":" #experts ",\"num_experts_per_tok\":" #chosen ",\"n_group\":1,\"topk_group\":1,"           \
+    "\"moe_intermediate_size\":" #width ",\"n_shared_experts\":1,\"first_k_dense_replace\":1,"                        \
+    "\"tie_word_embeddings\":false}"
+static const char large[] = LARGE(16, 4, 4096), of_one[] = LARGE(4, 2, 24576);
 
 /* Plans a large mixture, and returns the seconds of a step; NAN where it does not fit. `per_unit` becomes how many
  * experts are a unit, 0: all with their blocks. */
-static double plan_seconds(const char *device_mem, const char *words, json_int_t *per_unit) {
+static double plan_seconds(const char *of, const char *device_mem, const char *words, json_int_t *per_unit) {
     sys_args_begin(&args, "plan");
-    sys_args_word(&args, "--model=%s", files_write_text("large.json", large));
+    sys_args_word(&args, "--model=%s", files_write_text("large.json", of));
     sys_args_word(&args, "--data=%s", text_path);
     sys_args_add(&args, "--from-scratch --max-steps 1 --max-seq-length 1024 --device cuda --host-mem 60GiB "
-                        "--profile rtx4090-1-drive --format json --device-mem");
+                        "--format json");
+    sys_args_word(&args, "--profile=%s", strstr(words, "--ranks") != NULL ? "rtx4090-x4-4-drives" : "rtx4090-1-drive");
+    sys_args_add(&args, "--device-mem");
     sys_args_add(&args, device_mem);
     sys_args_add(&args, words);
     sys_run(&args, &process);
@@ -246,24 +249,36 @@ static double plan_seconds(const char *device_mem, const char *words, json_int_t
  * and no other is faster by more than the 1 % that it goes on for. */
 static void test_auto(void) {
     json_int_t chosen, given;
-    CHECK(isnan(plan_seconds("2GiB", "--experts-per-unit all", &given)));
-    const double small = plan_seconds("2GiB", "", &chosen), large_device = plan_seconds("23GiB", "", &given);
+    CHECK(isnan(plan_seconds(large, "2GiB", "--experts-per-unit all", &given)));
+    const double small = plan_seconds(large, "2GiB", "", &chosen);
+    const double large_device = plan_seconds(large, "23GiB", "", &given);
     CHECK(small > 0 && chosen > 0 && large_device > 0 && given == 0);
-    CHECK(plan_seconds("2GiB", plain_pathf("--experts-per-unit %d", (int)chosen), &given) == small && given == chosen);
-    CHECK(plan_seconds("23GiB", "--experts-per-unit 4", &given) > 0.99 * large_device && given == 4);
-    CHECK(plan_seconds("2GiB", "--experts-per-unit 4", &given) > 0.99 * small);
+    const char *const number = plain_pathf("--experts-per-unit %d", (int)chosen);
+    CHECK(plan_seconds(large, "2GiB", number, &given) == small && given == chosen);
+    CHECK(plan_seconds(large, "23GiB", "--experts-per-unit 4", &given) > 0.99 * large_device && given == 4);
+    CHECK(plan_seconds(large, "2GiB", "--experts-per-unit 4", &given) > 0.99 * small);
 }
 
 /* Where no groups fit, the refusal names what the smallest need, and that suffices. */
 static void test_auto_refused(void) {
     json_int_t given;
-    CHECK(isnan(plan_seconds("1GiB", "--experts-per-unit all", &given)));
+    CHECK(isnan(plan_seconds(large, "1GiB", "--experts-per-unit all", &given)));
     const long whole = sys_number_after(process.outcome.err, "nearest that fits: --device-mem ", 0);
-    CHECK(isnan(plan_seconds("1GiB", "", &given)));
+    CHECK(isnan(plan_seconds(large, "1GiB", "", &given)));
     const long grouped = sys_number_after(process.outcome.err, "nearest that fits: --device-mem ", 0);
     printf("device memory in MiB: %ld with all experts in a unit, %ld in groups\n", whole, grouped);
     CHECK(grouped > 1024 && 2 * grouped < 3 * whole / 2);
-    CHECK(plan_seconds(plain_pathf("%ldMiB", grouped), "", &given) > 0 && given > 0);
+    CHECK(plan_seconds(large, plain_pathf("%ldMiB", grouped), "", &given) > 0 && given > 0);
+}
+
+/* The same of each group of features; where that has one expert of a layer there is nothing to halve. */
+static void test_auto_features(void) {
+    static const char words[] = "--ranks 2 --tensor-parallel-size 2";
+    json_int_t chosen, given;
+    CHECK(isnan(plan_seconds(large, "2GiB", plain_pathf("%s --experts-per-unit all", words), &given)));
+    CHECK(plan_seconds(large, "2GiB", words, &chosen) > 0 && chosen > 0 && chosen < 8);
+    CHECK(isnan(plan_seconds(of_one, "1GiB", "--ranks 4 --tensor-parallel-size 4", &given)));
+    CHECK(sys_said(&process, "does not fit"));
 }
 
 /* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
@@ -294,5 +309,6 @@ int main(void) {
     test_bias();
     test_auto();
     test_auto_refused();
+    test_auto_features();
     return test_end();
 }
