@@ -12,7 +12,7 @@
 enum { QUICK = 4, SAMPLES = 120, RANKS_MAX = 8 };
 
 struct totals {
-    uint64_t plans, rows, joins, deps, of_tensors, rounds, across, slices;
+    uint64_t plans, rows, joins, deps, of_tensors, rounds, across, slices, circles;
     struct plan_faults faults, sizes;
 };
 
@@ -327,6 +327,26 @@ static void refuse_experts(struct box *box, uint32_t idx, struct totals *totals)
     *ranks = kept;
 }
 
+/* Lets what a rank does first with the others wait for what it does next with them. What ranks do together, and in
+ * which order, stays the same, so that only all lists played together show the circle. */
+static void plant_circle(struct box *box, struct totals *totals) {
+    struct ox_plan *const plan = box->plans[0];
+    const bool played = box->inputs[0].ranks.experts > 1 || box->inputs[0].ranks.tensors > 1; /* else compared alone */
+    uint32_t *first = NULL;
+    for (uint32_t i = 0; i < plan->task_count && played; i++) {
+        if (plan->tasks[i].lane == OX_LANE_LINK && first != NULL) {
+            const uint32_t kept = *first;
+            *first = i + 1;
+            refuse_box(box, "ranks that wait for each other in a circle", totals);
+            CHECK(strstr(ox_error_text(), "in a circle") != NULL);
+            *first = kept;
+            totals->circles++;
+            return;
+        }
+        first = plan->tasks[i].lane == OX_LANE_LINK ? &plan->tasks[i].deps[OX_LANE_LINK] : first;
+    }
+}
+
 /* Plants faults in how ranks divide rows, and in the order in which one of them meets the others. */
 static void change_joint(struct box *box, uint64_t seed, struct totals *totals) {
     uint64_t counter = 4000;
@@ -409,6 +429,7 @@ static void check_kind(struct plan_sample *s, struct box *box, enum ox_plan_kind
     if (box->count > 1) {
         REQUIRE_OK(check_box(box));
         change_joint(box, seed, totals);
+        plant_circle(box, totals);
     }
 }
 
@@ -455,7 +476,7 @@ int main(void) {
            (unsigned long long)totals.plans, (unsigned long long)totals.rows, (unsigned long long)totals.joins,
            (unsigned long long)totals.faults.found, (unsigned long long)totals.faults.made,
            (unsigned long long)totals.sizes.found, (unsigned long long)totals.sizes.made);
-    CHECK(totals.rounds > 0 && totals.slices > 0 && totals.across > 0);
+    CHECK(totals.rounds > 0 && totals.slices > 0 && totals.across > 0 && totals.circles > 0);
     CHECK(totals.rows > totals.of_tensors && totals.of_tensors > 0 && totals.joins > 0);
     CHECK(totals.faults.made > 0 && totals.deps > 0);
     CHECK(totals.faults.found == totals.faults.made && totals.sizes.found == totals.sizes.made);
