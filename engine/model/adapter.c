@@ -205,14 +205,11 @@ static void add_cut(struct ox_model *model, struct ox_unit *unit, uint32_t base_
     const struct ox_tensor *const base = &model->tensors[base_idx];
     const struct ox_row_cut cut = cut_of(model, base, part);
     const bool again = base_idx > 0 && base[-1].unit_idx == base->unit_idx && strcmp(base[-1].name, base->name) == 0;
-    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP) && !again; /* all pieces with the first */
-    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? ox_row_cut_parts(&cut) : 1); i++) {
+    for (uint32_t i = 0; !again && i < ox_row_cut_tensors(&cut, unit); i++) { /* all pieces with the first */
         add_tensor(model, unit, base_idx, part);
         struct ox_tensor *const tensor = &model->tensors[model->tensor_count - 1];
         tensor->row = row_of(model, base, part);
-        if (cut.count > 0) {
-            ox_row_cut_take(&cut, ox_model_groups(&model->config), unit->group, i, tensor);
-        }
+        ox_row_cut_take(&cut, ox_model_groups(&model->config), unit->group, i, tensor);
     }
 }
 

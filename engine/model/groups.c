@@ -75,12 +75,16 @@ struct ox_row_cut ox_row_cut_of(const struct ox_model_config *config, const stru
     return cut;
 }
 
-uint32_t ox_row_cut_parts(const struct ox_row_cut *cut) {
-    return cut->axis == 0 ? cut->count : 1;
+uint32_t ox_row_cut_tensors(const struct ox_row_cut *cut, const struct ox_unit *unit) {
+    const bool is_here = (cut->count > 0) == (unit->group != OX_NO_GROUP);
+    return !is_here ? 0 : cut->count > 0 && cut->axis == 0 ? cut->count : 1;
 }
 
 void ox_row_cut_take(const struct ox_row_cut *cut, uint32_t groups, uint32_t group, uint32_t nth,
                      struct ox_tensor *tensor) {
+    if (cut->count == 0) {
+        return;
+    }
     const uint64_t piece = cut->pieces[nth], begin = ox_groups_begin(piece, groups, group);
     const uint64_t width = ox_groups_begin(piece, groups, group + 1) - begin;
     if (cut->axis == 0) { /* rows: of each piece a range */

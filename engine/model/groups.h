@@ -23,9 +23,10 @@ struct ox_row_cut {
     uint64_t pieces[3];
 };
 struct ox_row_cut ox_row_cut_of(const struct ox_model_config *config, const struct ox_family_row *row);
-/* The parts that a group has of the tensor: of a matrix whose rows are cut one for each piece. */
-uint32_t ox_row_cut_parts(const struct ox_row_cut *cut);
-/* Makes of a whole tensor the nth part that a group has of it. */
+/* How many tensors a unit has of it: that of a group its parts, which are one for each piece where rows are cut; the
+ * unit of no group what is not cut, whole. */
+uint32_t ox_row_cut_tensors(const struct ox_row_cut *cut, const struct ox_unit *unit);
+/* Makes of a whole tensor the nth part that a group has of it; leaves one that is not cut. */
 void ox_row_cut_take(const struct ox_row_cut *cut, uint32_t groups, uint32_t group, uint32_t nth,
                      struct ox_tensor *tensor);
 

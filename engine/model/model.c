@@ -252,15 +252,14 @@ static void add_cut_row(struct ox_model *model, const struct ox_family *family, 
         }
         return;
     }
-    const bool is_here = (cut.count > 0) == (unit->group != OX_NO_GROUP), of_expert = ox_role_is_of_expert(row->role);
+    const bool of_expert = ox_role_is_of_expert(row->role); /* a part for each unit that will have some */
     const uint32_t units = of_expert ? (uint32_t)ox_max_u64(1, groups_in(&model->config, unit->layer)) : 1;
-    for (uint32_t i = 0; is_here && i < (cut.count > 0 ? units * ox_row_cut_parts(&cut) : 1); i++) {
+    for (uint32_t i = 0; i < units * ox_row_cut_tensors(&cut, unit); i++) {
         add_tensor(model, family, unit, row, unit->layer, 0);
-        model->tensors[model->tensor_count - 1].row = row_idx;
-        if (cut.count > 0) { /* of all experts a part for each unit that will have some */
-            ox_row_cut_take(&cut, ox_model_groups(&model->config) * units, unit->group * units + i % units, i / units,
-                            &model->tensors[model->tensor_count - 1]);
-        }
+        struct ox_tensor *const tensor = &model->tensors[model->tensor_count - 1];
+        tensor->row = row_idx;
+        ox_row_cut_take(&cut, ox_model_groups(&model->config) * units, unit->group * units + i % units, i / units,
+                        tensor);
     }
 }
 
