@@ -405,11 +405,8 @@ void ox_route_report(const struct ox_node_call *call, const struct ox_routed *ro
 void ox_route_backward(const struct ox_node_call *call, const struct ox_routed *routed, float *dlogits,
                        const float *dweights);
 
-/* A mixture whose experts are cut into groups of features, and one whose experts are units of their own beside:
- * node_mixture_groups.c. */
-uint64_t ox_hand_over_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward);
-uint32_t ox_hand_over_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
-                            struct ox_node_cut_at out[OX_NODE_CUTS_MAX]);
+/* A mixture whose experts are cut into groups of features, and where these are units of their own what the block hands
+ * over to them: node_mixture_groups.c. Scratch and parts are those of either node. */
 void ox_hand_over_forward(const struct ox_node_call *call);
 void ox_hand_over_backward(const struct ox_node_call *call);
 void ox_hand_over_cost(struct ox_cost *cost, const struct ox_node *node, bool backward);

@@ -397,7 +397,7 @@ const struct ox_node_row ox_mixture_rows[OX_NODE_KIND_COUNT - OX_NODE_CLAMP] = {
     [OX_NODE_BESIDE - OX_NODE_CLAMP] = {.forward = ox_beside_forward, .backward = ox_beside_backward,
                                         .cost = ox_beside_cost},
     [OX_NODE_HAND_OVER - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .weight_count = 2,
-                                           .scratch = ox_hand_over_scratch, .parts = ox_hand_over_parts,
+                                           .scratch = ox_mixture_groups_scratch, .parts = ox_mixture_groups_parts,
                                            .forward = ox_hand_over_forward, .backward = ox_hand_over_backward,
                                            .cost = ox_hand_over_cost},
     [OX_NODE_EXPERTS - OX_NODE_CLAMP] = {.reads = OX_READS_IN, .adds = true, .may_skip_din = true, .weight_count = 4,

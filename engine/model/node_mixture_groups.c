@@ -54,25 +54,32 @@ static struct places places_of(const struct ox_shape *shape, bool backward, bool
     return at;
 }
 
+/* Whether the node's experts are units of their own. */
+static bool hands_over(const struct ox_node *node) {
+    return node->kind == OX_NODE_HAND_OVER;
+}
+
 uint64_t ox_mixture_groups_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    (void)node;
-    return places_of(shape, backward, false).bytes;
+    return places_of(shape, backward, hands_over(node)).bytes;
 }
 
 /* Forward: rows come together | what the rank's experts make of them | the sum over groups. Backward: rows and
- * gradients come together, one after the other | the rank's experts | what pairs weigh comes together, and the sum. */
+ * gradients come together, one after the other | the rank's experts | what pairs weigh comes together, and the sum.
+ * Where experts are units of their own, what is theirs is left out, and behind all else comes the router. */
 uint32_t ox_mixture_groups_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
                                  struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const struct places at = places_of(list->shape, backward, false);
-    uint32_t count = 0;
+    const bool apart = hands_over(node);
+    const struct places at = places_of(list->shape, backward, apart);
+    uint32_t count = ox_whole_rows_cuts(list->shape, node->in_count, at.whole, out);
     (void)din;
-    count += ox_whole_rows_cuts(list->shape, node->in_count, at.whole, &out[count]);
-    if (backward) {
+    if (backward && !apart) {
         count += ox_whole_rows_cuts(list->shape, node->in_count, at.whole_dout, &out[count]);
+    }
+    if (backward) {
         out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at.pairs, .target = at.pairs,
                                                .bytes = ox_shape_tensors(list->shape) * at.pair_bytes};
     }
-    return count + ox_joined_sum_cuts(list->shape, node->in_count, at.sums, &out[count]);
+    return apart ? count : count + ox_joined_sum_cuts(list->shape, node->in_count, at.sums, &out[count]);
 }
 
 /* What a pass works on. */
@@ -91,8 +98,8 @@ static void *place(const struct ox_node_call *call, uint64_t offset) {
 
 static struct pass pass_of(const struct ox_node_call *call, bool backward) {
     const struct ox_shape *const shape = call->job->shape;
-    const bool apart = ox_shape_tensors(shape) > 1, hands_over = call->node->kind == OX_NODE_HAND_OVER;
-    struct pass pass = {.experts = *call, .at = places_of(shape, backward, hands_over)};
+    const bool apart = ox_shape_tensors(shape) > 1;
+    struct pass pass = {.experts = *call, .at = places_of(shape, backward, hands_over(call->node))};
     pass.experts.scratch = place(call, pass.at.experts);
     pass.in = apart ? place(call, pass.at.whole) : call->in;
     pass.dout = apart ? place(call, pass.at.whole_dout) : call->dout;
@@ -296,24 +303,6 @@ void ox_mixture_groups_cost(struct ox_cost *cost, const struct ox_node *node, bo
 }
 
 /* ---- where experts are units of their own ---- */
-
-uint64_t ox_hand_over_scratch(const struct ox_shape *shape, const struct ox_node *node, bool backward) {
-    (void)node;
-    return places_of(shape, backward, true).bytes;
-}
-
-/* Rows come together | the router. In backward what pairs weigh comes together too, before the router. */
-uint32_t ox_hand_over_parts(const struct ox_list *list, const struct ox_node *node, bool backward, bool din,
-                            struct ox_node_cut_at out[OX_NODE_CUTS_MAX]) {
-    const struct places at = places_of(list->shape, backward, true);
-    uint32_t count = ox_whole_rows_cuts(list->shape, node->in_count, at.whole, out);
-    (void)din;
-    if (backward) {
-        out[count++] = (struct ox_node_cut_at){.kind = OX_CUT_GATHER, .source = at.pairs, .target = at.pairs,
-                                               .bytes = ox_shape_tensors(list->shape) * at.pair_bytes};
-    }
-    return count;
-}
 
 static void *handed(const void *value, uint64_t offset) {
     return (unsigned char *)(uintptr_t)value + offset;
