@@ -114,6 +114,7 @@ struct ox_engine_plan {
     struct ox_shard_table table; /* of the rank's slices */
     struct ox_plan *train, *eval;
     struct ox_plan *eval_after_step; /* where steps overlap, else NULL */
+    struct ox_found found;           /* what was chosen for the coordinate that was searched first */
     bool spare_host;                 /* more host memory would have been of no use to any plan that was compared */
     struct ox_engine_plan *others;   /* input.ranks.count - 1; NULL with one rank */
     /* what all ranks share; the first rank's plan owns it */

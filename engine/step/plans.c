@@ -51,8 +51,9 @@ static void place_elsewhere(struct ox_engine_plan *plan) {
     }
 }
 
-static enum ox_status choose(const struct ox_engine_config *config, const struct ox_placement_request *request,
-                             struct ox_engine_plan *plan) {
+/* `found` as in the request. */
+static enum ox_status choose(const struct ox_engine_config *config, struct ox_placement_request request,
+                             struct ox_found *found, struct ox_engine_plan *plan) {
     struct ox_sim_setup setup;
     struct ox_machine nominal;
     ox_engine_sim_setup(config, &plan->input, &setup);
@@ -62,7 +63,8 @@ static enum ox_status choose(const struct ox_engine_config *config, const struct
     }
     struct ox_plans plans;
     place_elsewhere(plan);
-    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, request, &setup, &plans);
+    request.found = found;
+    const enum ox_status status = ox_placement_choose(&plan->input, &plan->table, &request, &setup, &plans);
     plan->train = plans.train;
     plan->eval = plans.eval;
     plan->eval_after_step = plans.eval_after_step;
@@ -246,7 +248,8 @@ static enum ox_status choose_from(const struct ox_engine_config *config, struct 
             follow_first(plan, at, first);
         } else if (i > 0 || !chosen) {
             close_plans(of);
-            status = choose(config, i == 0 ? &config->request : &like, of);
+            plan->found.seconds = i == 0 ? 0 : plan->found.seconds;
+            status = choose(config, i == 0 ? config->request : like, &plan->found, of);
         }
         if (i == 0) {
             like = request_like(config, &of->input.placement);
@@ -437,7 +440,8 @@ static enum ox_status choose_for_all(const struct ox_engine_config *config, stru
     enum ox_status status = OX_OK;
     /* The budget that is told at the end is the one that was given: it is reduced for the choice alone. */
     for (int i = 0; i < CHOICES_MAX; i++) {
-        status = choose(config, &config->request, plan);
+        plan->found.seconds = 0;
+        status = choose(config, config->request, &plan->found, plan);
         budget.generations = plan->input.budget.generations;
         OX_THEN(status, open_others(config, plan, &budget));
         const uint64_t host = lacking(plan, OX_TIER_HOST, budget.host_bytes);

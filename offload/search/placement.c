@@ -294,6 +294,9 @@ static enum ox_status choose(struct ox_search *s) {
     if (!s->best.fits) {
         return refuse(s);
     }
+    if (s->request->found != NULL && s->request->found->seconds == 0) {
+        *s->request->found = (struct ox_found){.candidate = s->best.made, .seconds = s->best.seconds};
+    }
     s->in->placement = s->best.made.placement;
     if (s->best.made.generations > 0) {
         s->in->budget.generations = s->best.made.generations;

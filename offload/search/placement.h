@@ -9,6 +9,28 @@
 extern "C" {
 #endif
 
+/* What of a unit has a home of its own. */
+enum ox_home { OX_HOME_WEIGHTS, OX_HOME_GRAD, OX_HOME_STATE, OX_HOME_COUNT };
+
+/* A placement, and the rule by which the memory that it leaves free is given to planes. */
+struct ox_candidate {
+    struct ox_placement placement;
+    uint8_t order;   /* in which planes are moved to the host: index into ox_candidate_orders */
+    uint8_t ranking; /* enum ox_ranking */
+    bool device_weights; /* free device memory is given to weights */
+    bool credit;         /* planes may be given more than is free, since moving them frees their transfer buffers */
+    uint32_t away[OX_HOME_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
+    uint32_t device_units; /* last units whose weights, gradients and state live on the device */
+    bool device_first;     /* these are the first units instead */
+    uint8_t generations;   /* of the state on drives; 0: as the budget has them */
+};
+
+/* What was chosen for a rank. */
+struct ox_found {
+    struct ox_candidate candidate;
+    double seconds; /* of a step of that rank by itself, simulated; 0: nothing was chosen yet */
+};
+
 /* The user's requests; OX_TIER_COUNT = automatic. */
 struct ox_placement_request {
     uint32_t tiles;        /* 0 = automatic */
@@ -28,6 +50,10 @@ struct ox_placement_request {
     bool rough;            /* ends with the first climb, in a fraction of the time: for comparisons and advice */
     double beats;          /* seconds of a step that another choice takes already, 0: none: a rough search ends early
                               where it is far from that, with what it has by then */
+    struct ox_found *found; /* if nothing was found yet, the search leaves its choice there; else another rank of the
+                              same pipeline found it, and the search begins with it; a rough one ends if it takes no
+                              longer here, because a step takes as long as its slowest rank. The caller's; NULL:
+                              neither */
     uint64_t steps;        /* of the whole run, if it is known: a short run is not worth a long search; 0 = not known */
     bool may_keep_three;   /* the store may have three generations, where that pays: choosing sets the budget's */
     /* Without a store what a speculative update replaces can only be saved in memory, so that no `saves_replaced` means

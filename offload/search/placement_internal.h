@@ -13,22 +13,6 @@ extern "C" {
  * first, because the first and the last unit and their transfer buffers are the largest. */
 enum ox_ranking { OX_RANK_FIRST, OX_RANK_LAST, OX_RANK_SPREAD, OX_RANK_ENDS, OX_RANKING_COUNT };
 
-/* What of a unit has a home of its own. */
-enum ox_home { OX_HOME_WEIGHTS, OX_HOME_GRAD, OX_HOME_STATE, OX_HOME_COUNT };
-
-/* A placement, and the rule by which the memory that it leaves free is given to planes. */
-struct ox_candidate {
-    struct ox_placement placement;
-    uint8_t order;   /* in which planes are moved to the host: index into ox_candidate_orders */
-    uint8_t ranking; /* enum ox_ranking */
-    bool device_weights; /* free device memory is given to weights */
-    bool credit;         /* planes may be given more than is free, since moving them frees their transfer buffers */
-    uint32_t away[OX_HOME_COUNT]; /* units whose plane stays in its farthest home, even with room nearer */
-    uint32_t device_units; /* last units whose weights, gradients and state live on the device */
-    bool device_first;     /* these are the first units instead */
-    uint8_t generations;   /* of the state on drives; 0: as the budget has them */
-};
-
 /* Planes by letter: w weights, g gradients, s state. A plane that is not named stays in its farthest home. The first
  * order is by transfers saved per byte: weights are read twice a tile, gradients are written and read, state is
  * read. */

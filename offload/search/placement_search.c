@@ -691,10 +691,20 @@ static bool is_behind(const struct ox_search *s, double times) {
     return is_compared(s) && s->best.seconds > times * s->request->beats;
 }
 
+/* Begins with what was found for another rank of the pipeline; returns whether that is as good as needs be. */
+static bool begin_found(struct ox_search *s) {
+    const struct ox_found *const found = s->request->found;
+    const bool fits = found != NULL && found->seconds > 0 && try(s, &found->candidate).fits;
+    return fits && s->request->rough && s->best.seconds <= found->seconds;
+}
+
 void ox_search_run(struct ox_search *s) {
     struct ox_tried starts[OX_STARTS_MAX], of_tiers[OX_TIER_COUNT] = {{.fits = false}};
     struct starts begun = {.count = 0};
     s->effort_max = is_compared(s) ? EFFORT_ROUGH : EFFORT_MAX;
+    if (begin_found(s)) {
+        return;
+    }
     begin_all(s, &begun);
     begin_all_beside(s, &begun);
     if (!s->best.fits || s->first || is_behind(s, BEHIND_STARTS)) {

@@ -146,6 +146,22 @@ static double short_run(struct plan_sample *s, double chosen) {
     return seconds > 0 ? seconds / chosen : 1;
 }
 
+/* What is found with little running ahead is what a rough search takes that is shown it, and a whole one goes on. */
+static double slowest_found; /* how many times as slow as the choice it is */
+static void found_run(struct plan_sample *s, double chosen) {
+    struct ox_found found = {.seconds = 0};
+    struct ox_placement_request shallow = plan_choice_automatic, shown = plan_choice_automatic;
+    shallow.prefetch_depth = shallow.overlap = 0;
+    shallow.rough = shown.rough = true;
+    shallow.found = shown.found = &found;
+    const double seconds = plan_seconds(s, &shallow);
+    CHECK((seconds > 0) == (found.seconds > 0));
+    CHECK(seconds == 0 || plan_seconds(s, &shown) == seconds);
+    shown.rough = false;
+    CHECK(!test_all() || seconds == 0 || plan_seconds(s, &shown) <= LIMIT * chosen);
+    slowest_found = seconds > 0 ? fmax(slowest_found, seconds / chosen) : slowest_found;
+}
+
 /* Returns the largest ratio of all comparisons; 0 where nothing fits. It makes the comparison `at`, or without one
  * `count` of each sort. */
 static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
@@ -157,6 +173,7 @@ static double run_sample(uint64_t seed, uint32_t count, const struct lost *at) {
     const double chosen = plan_seconds(&s, &plan_choice_automatic);
     double worst = at == NULL || chosen == 0 ? 0 : compare(&s, &random, at, chosen);
     slowest_short = fmax(slowest_short, short_run(&s, chosen));
+    found_run(&s, chosen);
     for (uint32_t i = 0; i < 2 * count && chosen > 0; i++) {
         const struct lost one = {seed, i % 2 == 0 ? WISH : PLAN, i / 2};
         worst = fmax(worst, compare(&s, &random, &one, chosen));
@@ -205,5 +222,7 @@ int main(int argc, char **argv) {
     CHECK(fit > samples / 2 && parts_fit > parts);
     printf("a run of one step takes at most %.3f times as long as by the choice for a long run\n", slowest_short);
     CHECK(!test_all() || slowest_short > 1); /* else no search ended early */
+    printf("what a rough search took, because it was found, is at most %.3f times as slow\n", slowest_found);
+    CHECK(slowest_found > LIMIT); /* else it might have found it by itself */
     return test_end();
 }
