@@ -151,6 +151,7 @@ struct ox_config_train {
     double num_train_epochs; /* used when max_steps is 0 */
     uint64_t per_device_train_batch_size; /* sequences per micro-batch */
     uint64_t gradient_accumulation_steps; /* micro-batches per step, of all ranks; 0: not validated yet */
+    bool as_sequences; /* not an option: --global-batch-size said them */
     uint64_t global_batch_size; /* sequences per step, another way to say that; 0 after ox_config_validate */
     uint64_t context_groups; /* of rows of every sequence, each summed by itself; 0: ranks that divide them */
     uint64_t sum_groups; /* of micro-batches, each of which is summed by itself; 0: the number of ranks */

@@ -10,20 +10,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WORD_BYTES = 24, SAID_BYTES = 160 };
+enum { WORD_BYTES = 24 };
 
-/* Axes by their names. */
+/* Axes by their names, and by the option that each has. */
 static const struct axis {
-    const char *name, *long_name;
-    size_t at; /* in struct ox_mesh_sizes */
+    const char *name, *long_name, *option;
+    size_t at, given; /* in struct ox_mesh_sizes, uint32_t; in struct ox_config_ranks, uint64_t: what the option says */
 } axes[] = {
-    {"dp", "data", offsetof(struct ox_mesh_sizes, data)},
-    {"pp", "pipe", offsetof(struct ox_mesh_sizes, pipe)},
-    {"cp", "context", offsetof(struct ox_mesh_sizes, context)},
-    {"tp", "tensor", offsetof(struct ox_mesh_sizes, tensor)},
-    {"ep", "expert", offsetof(struct ox_mesh_sizes, expert)},
+    {"dp", "data", "--data-parallel-size", offsetof(struct ox_mesh_sizes, data),
+     offsetof(struct ox_config_ranks, data_parallel_size)},
+    {"pp", "pipe", "--pipeline-parallel-size", offsetof(struct ox_mesh_sizes, pipe),
+     offsetof(struct ox_config_ranks, pipeline_parallel_size)},
+    {"cp", "context", "--context-parallel-size", offsetof(struct ox_mesh_sizes, context),
+     offsetof(struct ox_config_ranks, context_parallel_size)},
+    {"tp", "tensor", "--tensor-parallel-size", offsetof(struct ox_mesh_sizes, tensor),
+     offsetof(struct ox_config_ranks, tensor_parallel_size)},
+    {"ep", "expert", "--expert-parallel-size", offsetof(struct ox_mesh_sizes, expert),
+     offsetof(struct ox_config_ranks, expert_parallel_size)},
 };
 enum { AXES = sizeof axes / sizeof *axes };
+
+static uint32_t *size_of(const struct axis *axis, struct ox_mesh_sizes *sizes) {
+    return (uint32_t *)((char *)sizes + axis->at);
+}
+
+static uint64_t given_of(const struct axis *axis, const struct ox_config_ranks *said) {
+    return *(const uint64_t *)((const char *)said + axis->given);
+}
+
+/* Whether --mesh has sizes. */
+static bool has_sizes(const struct ox_config_ranks *said) {
+    return said->mesh[0] != '\0' && strcmp(said->mesh, "auto") != 0;
+}
 
 static enum ox_status find_axis(const char *word, const struct axis **out) {
     unsigned nearest = UINT32_MAX;
@@ -62,7 +80,7 @@ static enum ox_status read_axis(const char *text, struct ox_mesh_sizes *out) {
         return ox_fail(OX_E_CONFIG, "--mesh %s: '%s' is no size; give a number from 1 to %d", word, equals + 1,
                        (int)OX_PLAN_RANKS_MAX);
     }
-    uint32_t *const at = (uint32_t *)((char *)out + axis->at);
+    uint32_t *const at = size_of(axis, out);
     if (*at != 0) {
         return ox_fail(OX_E_CONFIG, "--mesh: %s is there twice; give each axis once", axis->name);
     }
@@ -85,11 +103,11 @@ static enum ox_status read_sizes(const char *text, struct ox_mesh_sizes *out) {
     return status;
 }
 
-/* Joins what an option of its own says with what --mesh does. */
-static enum ox_status join(const char *option, const char *axis, uint64_t given, uint32_t *size) {
+/* Joins what the option of an axis says with what --mesh does. */
+static enum ox_status join(const struct axis *axis, uint64_t given, uint32_t *size) {
     if (given != 0 && *size != 0 && given != *size) {
-        return ox_fail(OX_E_CONFIG, "--%s %" PRIu64 ": --mesh has %s=%" PRIu32 "; leave out one of them", option, given,
-                       axis, *size);
+        return ox_fail(OX_E_CONFIG, "%s %" PRIu64 ": --mesh has %s=%" PRIu32 "; leave out one of them", axis->option,
+                       given, axis->name, *size);
     }
     *size = given != 0 ? (uint32_t)given : *size;
     return OX_OK;
@@ -113,35 +131,40 @@ static enum ox_status fold_experts(struct ox_mesh_sizes *sizes) {
 
 enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_sizes *out) {
     *out = (struct ox_mesh_sizes){.chosen = strcmp(said->mesh, "auto") == 0};
-    if (said->mesh[0] != '\0' && !out->chosen) {
-        OX_TRY(read_sizes(said->mesh, out));
+    OX_TRY(has_sizes(said) ? read_sizes(said->mesh, out) : OX_OK);
+    for (int i = 0; i < AXES; i++) {
+        OX_TRY(join(&axes[i], given_of(&axes[i], said), size_of(&axes[i], out)));
     }
-    OX_TRY(join("data-parallel-size", "dp", said->data_parallel_size, &out->data));
-    OX_TRY(join("context-parallel-size", "cp", said->context_parallel_size, &out->context));
-    OX_TRY(join("tensor-parallel-size", "tp", said->tensor_parallel_size, &out->tensor));
-    OX_TRY(join("expert-parallel-size", "ep", said->expert_parallel_size, &out->expert));
-    OX_TRY(join("pipeline-parallel-size", "pp", said->pipeline_parallel_size, &out->pipe));
     return fold_experts(out);
 }
 
-/* How the user said the sizes, for messages: by --mesh, or by an option for each. */
-static void say(const struct ox_config_ranks *said, const struct ox_mesh_sizes *sizes, char text[SAID_BYTES]) {
-    const struct {
-        const char *option;
-        uint32_t size;
-    } words[] = {{"data", sizes->data}, {"pipeline", sizes->pipe}, {"context", sizes->context},
-                 {"tensor", sizes->tensor}, {"expert", sizes->expert}};
-    int used = 0;
-    if (said->mesh[0] != '\0' && strcmp(said->mesh, "auto") != 0) {
-        snprintf(text, SAID_BYTES, "--mesh %.*s", SAID_BYTES - 8, said->mesh);
-        return;
+void ox_mesh_say(const struct ox_config_ranks *said, char text[OX_MESH_SAID_BYTES]) {
+    size_t used = 0;
+    text[0] = '\0';
+    if (has_sizes(said)) {
+        used = (size_t)snprintf(text, OX_MESH_SAID_BYTES, "--mesh %s", said->mesh);
     }
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (words[i].size != 0) {
-            used += snprintf(text + used, SAID_BYTES - (size_t)used, "%s--%s-parallel-size %" PRIu32,
-                             used > 0 ? " and " : "", words[i].option, words[i].size);
+    for (int i = 0; i < AXES; i++) {
+        const uint64_t given = given_of(&axes[i], said);
+        if (given != 0) {
+            used += (size_t)snprintf(text + used, OX_MESH_SAID_BYTES - used, "%s%s %" PRIu64,
+                                     used > 0 ? " and " : "", axes[i].option, given);
         }
     }
+}
+
+const char *ox_mesh_axis_of(const struct ox_config_ranks *said, const char *text, size_t *length) {
+    struct ox_mesh_sizes sizes = {0};
+    if (!has_sizes(said) || read_sizes(said->mesh, &sizes) != OX_OK) {
+        return NULL;
+    }
+    for (int i = 0; i < AXES; i++) {
+        *length = strlen(axes[i].option);
+        if (strncmp(text, axes[i].option, *length) == 0) {
+            return *size_of(&axes[i], &sizes) > 0 && given_of(&axes[i], said) == 0 ? axes[i].name : NULL;
+        }
+    }
+    return NULL;
 }
 
 /* How many ranks the sizes that are known make. */
@@ -154,11 +177,15 @@ static uint64_t made_of(const struct ox_mesh_sizes *sizes) {
 static enum ox_status check_product(const struct ox_config_ranks *said, const struct ox_mesh_sizes *sizes,
                                     uint64_t ranks) {
     const uint64_t made = made_of(sizes);
-    char words[SAID_BYTES];
-    say(said, sizes, words);
+    char words[OX_MESH_SAID_BYTES], fewer[64] = "";
+    ox_mesh_say(said, words);
     if (sizes->data != 0 && sizes->pipe != 0 && made != ranks) {
-        return ox_fail(OX_E_CONFIG, "%s: makes %" PRIu64 " ranks, --ranks says %" PRIu64 "; leave out --ranks, or let "
-                       "dp take the rest with --mesh pp=%" PRIu32, words, made, ranks, sizes->pipe);
+        const uint64_t others = made / sizes->data;
+        if (ranks % others == 0) {
+            snprintf(fewer, sizeof fewer, ", or give --data-parallel-size %" PRIu64, ranks / others);
+        }
+        return ox_fail(OX_E_CONFIG, "%s: makes %" PRIu64 " ranks, --ranks says %" PRIu64 "; leave out --ranks%s",
+                       words, made, ranks, fewer);
     }
     return ranks % made == 0 ? OX_OK
                              : ox_fail(OX_E_CONFIG, "%s: %" PRIu64 " ranks cannot be divided by it; give --ranks %"
@@ -173,8 +200,8 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
         return OX_OK;
     }
     if (strcmp(said->count, "auto") == 0 && !sizes->chosen) {
-        char words[SAID_BYTES];
-        say(said, sizes, words);
+        char words[OX_MESH_SAID_BYTES];
+        ox_mesh_say(said, words);
         return ox_fail(OX_E_CONFIG, "--ranks auto: %s follows from a number of ranks; give --ranks N, or leave it out",
                        words);
     }
@@ -196,9 +223,9 @@ enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t pro
     if (sizes->expert > 1 && of_data % sizes->expert != 0) {
         const uint32_t folds = sizes->by_features ? sizes->tensor : 1;
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %" PRIu32 ": does not divide the %" PRIu32 " ranks that "
-                       "divide micro-batches%s%s; use a divisor of them, or dp=%" PRIu32, folds * sizes->expert,
-                       folds * of_data, sizes->context > 1 ? " and rows" : "", folds > 1 ? " and features" : "",
-                       (uint32_t)ox_align_up(sizes->data, sizes->expert));
+                       "divide micro-batches%s%s; use a divisor of them, or --data-parallel-size %" PRIu32,
+                       folds * sizes->expert, folds * of_data, sizes->context > 1 ? " and rows" : "",
+                       folds > 1 ? " and features" : "", (uint32_t)ox_align_up(sizes->data, sizes->expert));
     }
     return OX_OK;
 }

@@ -29,6 +29,15 @@ OX_MUST enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct o
 OX_MUST enum ox_status ox_mesh_complete(const struct ox_config_ranks *said, uint32_t processes,
                                         struct ox_mesh_sizes *sizes, uint32_t *ranks);
 
+/* Writes how the sizes were said: by --mesh, by an option for each, or both; "": not at all. */
+enum { OX_MESH_SAID_BYTES = 320 };
+_Static_assert((int)OX_MESH_SAID_BYTES > OX_CONFIG_MESH_BYTES + 5 * 38, "the words of all five axes have room");
+void ox_mesh_say(const struct ox_config_ranks *said, char text[OX_MESH_SAID_BYTES]);
+
+/* Where text begins with the option of an axis whose size --mesh said, and no option: the name that --mesh has for it,
+ * and the length of the option; else NULL. */
+const char *ox_mesh_axis_of(const struct ox_config_ranks *said, const char *text, size_t *length);
+
 #ifdef __cplusplus
 }
 #endif

@@ -259,6 +259,7 @@ static enum ox_status set_micro_batches(struct ox_config *c) {
     }
     c->train.gradient_accumulation_steps = count;
     c->train.global_batch_size = 0;
+    c->train.as_sequences = true;
     return OX_OK;
 }
 

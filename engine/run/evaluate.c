@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/hash/hash.h"
 #include "base/log.h"
+#include "engine/config/reword.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -636,7 +637,7 @@ enum ox_status ox_evaluate(const struct ox_config *config, const struct ox_eval_
     }
     if (status == OX_OK) {
         take_config(trainer, config);
-        status = evaluate(trainer, &answers, hooks, out);
+        status = ox_config_reword(config, evaluate(trainer, &answers, hooks, out));
         ox_trainer_close(&trainer);
     }
     close_answers(&answers);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "engine/config/reword.h"
 #include "engine/text/tokenizer.h"
 
 #include <inttypes.h>
@@ -726,6 +727,7 @@ enum ox_status ox_trainer_open(const struct ox_config *config, struct ox_trainer
     enum ox_status status = ox_trainer_join(trainer);
     OX_THEN(status, ox_trainer_start_over(trainer));
     OX_THEN(status, open_parts(trainer));
+    status = ox_config_reword(config, status);
     ox_team_abort(trainer->team, status);
     if (status != OX_OK && trainer->plan == NULL) {
         ox_trainer_close(&trainer);

@@ -223,10 +223,13 @@ uint64_t ox_trainer_numerics_hash(const struct ox_trainer *trainer) {
 static const char *not_in_groups(const struct ox_trainer *trainer) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
     const struct ox_model_config *const model = &engine->model->config;
-    return engine->objective.pairs                                   ? "--dpo"
-           : engine->objective.noise != 0.0f         ? "--neftune-noise-alpha"
-           : model->lora.dropout != 0.0              ? "--lora-dropout"
-           : trainer->config.parts.use_dora                          ? "--use-dora"
+    const struct ox_config_parts *const parts = &trainer->config.parts;
+    return engine->objective.pairs           ? "--dpo"
+           : engine->objective.noise != 0.0f ? "--neftune-noise-alpha"
+           : model->lora.dropout != 0.0      ? parts->lora_dropout != 0.0 ? "--lora-dropout"
+                                               : "the lora_dropout of the adapter (in its adapter_config.json)"
+           : model->lora.dora                ? parts->use_dora ? "--use-dora"
+                                               : "the use_dora of the adapter (in its adapter_config.json)"
            : trainer->config.ranks.exchange_dtype != OX_EXCHANGE_FP32 && !trainer->input.eval_alone ? "--exchange-dtype"
            : trainer->config.ranks.reduction == OX_REDUCTION_LIBRARY ? "--reduction library" : NULL;
 }
@@ -239,13 +242,14 @@ static bool is_power(uint64_t number) {
 static enum ox_status check_context_tree(const struct ox_trainer *trainer, uint32_t groups, uint32_t of_batch,
                                          uint32_t sums) {
     const uint32_t contexts = trainer->engine_config.contexts, own = groups / contexts;
-    if (!is_power(sums)) {
-        return ox_fail(OX_E_CONFIG, "--context-groups %u: each group of rows sums a power of two of --sum-groups, and "
-                       "there are %u; give --sum-groups %u", groups, sums, 1u << (32 - __builtin_clz(sums)));
-    }
     if (own > 1 && of_batch > 1) {
         return ox_fail(OX_E_CONFIG, "--context-groups %u: %u data ranks would each sum %u groups of rows; give "
                        "--context-parallel-size %u, or one data rank", groups, of_batch, own, groups);
+    }
+    if (!is_power(sums)) {
+        return ox_fail(OX_E_CONFIG, "--context-%s %u: each group of rows sums a power of two of --sum-groups, and "
+                       "there are %u; give --sum-groups %u", groups > contexts ? "groups" : "parallel-size", groups,
+                       sums, 1u << (32 - __builtin_clz(sums)));
     }
     return own == 1 || contexts == 1 || is_power(own)
                ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-size %u: each rank would sum %u groups of rows, "
@@ -314,10 +318,13 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     struct ox_engine_config *const engine = &trainer->engine_config;
     uint64_t *const given = &trainer->config.train.context_groups;
     const uint32_t groups = (uint32_t)ox_max_u64(*given, engine->contexts), seq = engine->seq;
-    const char *const option = engine->contexts > 1 ? "parallel-size" : "groups";
+    const char *const option = groups > engine->contexts ? "groups" : "parallel-size";
     engine->context_groups = groups;
     if (groups <= 1) {
-        return OX_OK;
+        return engine->context_mode == OX_CONTEXT_GATHER || strcmp(trainer->config.ranks.mesh, "auto") == 0
+                   ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-mode %s: no ranks divide rows; add "
+                                     "--context-parallel-size N, or leave it out",
+                                     ox_context_mode_name(engine->context_mode));
     }
     if (*given > 0 && groups % engine->contexts != 0) {
         return ox_fail(OX_E_CONFIG, "--context-groups %" PRIu64 ": --context-parallel-size %u needs as many groups for "
@@ -331,7 +338,7 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     const char *const other = not_in_groups(trainer);
     if (other != NULL) {
         return ox_fail(OX_E_CONFIG, "--context-%s %u: does not exist with %s yet; leave one of them out", option,
-                       engine->contexts > 1 ? engine->contexts : groups, other);
+                       groups, other);
     }
     if (seq % (2 * groups) != 0) {
         return ox_fail(OX_E_CONFIG, "--context-%s %u: %u tokens of --max-seq-length cannot be cut into %u equal parts, "
@@ -340,9 +347,11 @@ enum ox_status ox_trainer_set_context_groups(struct ox_trainer *trainer, uint32_
     }
     const uint32_t own = groups / engine->contexts, per_unit = engine->model->config.mixture.per_unit;
     if (own > 1 && per_unit > 0) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %u: does not exist yet where a rank has %u of %u groups of "
-                       "rows; give --experts-per-unit all, or --context-parallel-size %u", per_unit, own, groups,
-                       groups);
+        const bool by_ranks = engine->experts > 1; /* which need groups of experts */
+        return ox_fail(OX_E_CONFIG, "--expert%s %u: does not exist yet where a rank has %u of %u groups of rows; "
+                       "%s, or give --context-parallel-size %u", by_ranks ? "-parallel-size" : "s-per-unit",
+                       by_ranks ? ox_mesh_expert_ranks(engine->experts, engine->tensors) : per_unit, own, groups,
+                       by_ranks ? "leave it out" : "give --experts-per-unit all", groups);
     }
     if (own > 1 && engine->tensors > 1) {
         return ox_fail(OX_E_CONFIG, "--context-groups %u: a rank would have %u of the groups of rows, and with "
@@ -388,7 +397,7 @@ enum ox_status ox_trainer_check_tensors(struct ox_trainer *trainer) {
     if (groups % tensors != 0) {
         return ox_fail(OX_E_CONFIG, "%u ranks that divide features (--tensor-parallel-size) need %s each, and "
                        "--tensor-groups is %u; for a new run give --tensor-groups %u", tensors,
-                       groups < tensors ? "a group" : "as many groups", groups, (uint32_t)ox_align_up(groups, tensors));
+                       groups < tensors ? "a group" : "as many groups", groups, tensors);
     }
     return is_power(groups / tensors)
                ? hold_updates(trainer)

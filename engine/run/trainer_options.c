@@ -174,21 +174,16 @@ struct ox_recorded ox_trainer_recorded(const struct ox_trainer *trainer) {
 /* What does not exist with groups of features, in words of options; NULL: all of the run does. */
 static const char *not_cut(const struct ox_trainer *trainer) {
     const struct ox_config *const config = &trainer->config;
-    return config->parts.use_dora ? "--use-dora"
-           : trainer->input.eval_alone ? NULL
+    return trainer->input.eval_alone ? NULL
            : config->parts.share_layers[0] != '\0' ? "--share-layers"
            : config->optim.optimizer == OX_OPTIM_MUON ? "--optimizer muon, which updates whole matrices," : NULL;
 }
 
 /* Refuses what cannot be cut into so many groups of features, in the words that asked for them. */
 static enum ox_status check_cut(const struct ox_trainer *trainer, uint32_t groups, uint32_t per_unit, bool by_ranks) {
-    const struct ox_config *const config = &trainer->config;
     struct ox_model_config model = ox_hf_model(trainer->folder)->config;
-    char said[OX_CONFIG_MESH_BYTES + 32];
+    char said[48];
     snprintf(said, sizeof said, "--tensor-%s %" PRIu32, by_ranks ? "parallel-size" : "groups", groups);
-    if (by_ranks && config->ranks.tensor_parallel_size == 0) {
-        snprintf(said, sizeof said, "--mesh %s", config->ranks.mesh);
-    }
     const char *const other = groups > 1 ? not_cut(trainer) : NULL;
     if (other != NULL) {
         return ox_fail(OX_E_CONFIG, "%s: does not exist with %s yet; leave one of them out", said, other);
@@ -231,6 +226,7 @@ enum ox_status ox_trainer_group(struct ox_trainer *trainer) {
     const uint32_t groups = (uint32_t)config->train.tensor_groups;
     per_unit = per_unit == OX_EXPERTS_AUTO ? 0 : per_unit;
     OX_TRY(check_cut(trainer, groups, per_unit, by_ranks));
+    OX_TRY(check_cut(trainer, (uint32_t)ox_max_u64(sizes.tensor, 1), per_unit, true)); /* groups are a multiple */
     return ox_hf_regroup(trainer->folder, per_unit, groups);
 }
 

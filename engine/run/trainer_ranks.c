@@ -47,20 +47,16 @@ static enum ox_status device_count(const struct ox_trainer *trainer, uint32_t *o
 
 static enum ox_status check_count(const struct ox_trainer *trainer, uint32_t ranks, uint32_t devices) {
     const struct ox_engine_config *const engine = &trainer->engine_config;
-    if (ranks > OX_RANKS_MAX && !trainer->config.tool.plan_only) {
+    if (ranks > (trainer->config.tool.plan_only ? (uint32_t)OX_PLAN_RANKS_MAX : (uint32_t)OX_RANKS_MAX)) {
         return ox_fail(OX_E_CONFIG, "--ranks %u: a run has at most %d ranks; `offload plan` goes to %d", ranks,
                        OX_RANKS_MAX, OX_PLAN_RANKS_MAX);
     }
-    if (ranks > devices && engine->device == OX_DEVICE_CPU) {
-        return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u processor%s, and a rank computes on at least one; give "
-                       "--ranks %u, or --compute-threads 1 to let ranks take turns", ranks, devices == 1 ? "is" : "are",
-                       devices, ox_plural(devices), devices);
-    }
-    if (ranks > devices) {
-        return ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u GPU%s; give --ranks %u", ranks,
-                       devices == 1 ? "is" : "are", devices, ox_plural(devices), devices);
-    }
-    return OX_OK;
+    const bool on_cpu = engine->device == OX_DEVICE_CPU;
+    return ranks <= devices
+               ? OX_OK : ox_fail(OX_E_CONFIG, "--ranks %u: there %s %u %s%s; take at most %u rank%s%s", ranks,
+                                 devices == 1 ? "is" : "are", devices, on_cpu ? "processor" : "GPU",
+                                 ox_plural(devices), devices, ox_plural(devices), on_cpu ? ", each of which computes "
+                                 "on one at least, or give --compute-threads 1 to let ranks take turns" : "");
 }
 
 /* Ranks that gather or exchange something together are at most OX_RANKS_MAX, whatever a plan has. */
@@ -88,19 +84,23 @@ static enum ox_status check_work(const struct ox_trainer *trainer, uint32_t rank
     const uint32_t processes = ox_team_count(trainer->team);
     const uint64_t groups = trainer->config.train.sum_groups > 0 ? trainer->config.train.sum_groups : UINT64_MAX;
     const uint64_t most = ox_min_u64(engine->micro_batches, groups);
+    const uint64_t all = most * (engine->ranks / ranks) / processes * processes; /* which that many are of */
+    struct ox_mesh_sizes said;
     char who[64], remedy[64];
-    snprintf(who, sizeof who, trainer->engine_config.pipe > 1 ? "%u data ranks" : "--ranks %u", ranks);
-    snprintf(remedy, sizeof remedy, "give --ranks %" PRIu64, most / processes * processes);
-    if (trainer->engine_config.pipe > 1) {
-        snprintf(remedy, sizeof remedy, "use dp=%" PRIu64, most);
-    } else if (most < processes) { /* each of which has a rank at least */
+    OX_TRY(ox_mesh_read(&trainer->config.ranks, &said));
+    snprintf(who, sizeof who, said.data > 0 ? "--data-parallel-size %u" : ranks < engine->ranks ? "%u data ranks"
+                                                                                             : "--ranks %u", ranks);
+    snprintf(remedy, sizeof remedy, "give --ranks %" PRIu64, all);
+    if (said.data > 0) {
+        snprintf(remedy, sizeof remedy, "give --data-parallel-size %" PRIu64, most);
+    } else if (all == 0) { /* each of which has a rank at least */
         snprintf(who, sizeof who, "%u ranks in %u processes", ranks, processes);
         snprintf(remedy, sizeof remedy, "start fewer processes");
     }
     if (ranks > engine->micro_batches) {
         return ox_fail(OX_E_CONFIG, "%s: a step has %u micro-batch%s, which leaves ranks without work; %s, or "
-                       "--global-batch-size %" PRIu64, who, engine->micro_batches,
-                       ox_plural_es(engine->micro_batches), remedy, (uint64_t)ranks * engine->batch);
+                       "--gradient-accumulation-steps %u", who, engine->micro_batches,
+                       ox_plural_es(engine->micro_batches), remedy, ranks);
     }
     if (ranks > groups) {
         return ox_fail(OX_E_CONFIG, "%s: each rank sums at least one of the --sum-groups %" PRIu64 "; %s, or for a new "
@@ -230,9 +230,9 @@ static enum ox_status check_shard_size(const struct ox_trainer *trainer, uint32_
     }
     char sizes[256];
     list_divisors(ranks, sizes, sizeof sizes);
-    return ox_fail(OX_E_CONFIG, "%s %u: %u ranks cannot be divided into groups of as many; %s %s",
+    return ox_fail(OX_E_CONFIG, "%s %u: %u rank%s cannot be divided into groups of as many; %s %s",
                    config->ranks.shard_size > 0 ? "--shard-size" : "--sharding hybrid_shard: ranks of a machine", size,
-                   ranks, config->ranks.shard_size > 0 ? "use" : "give --shard-size", sizes);
+                   ranks, ox_plural(ranks), config->ranks.shard_size > 0 ? "use" : "give --shard-size", sizes);
 }
 
 /* The ranks of a process share a store, which has one copy of the state: that of theirs, or their part of it. */
@@ -440,7 +440,7 @@ enum ox_status ox_trainer_set_ranks(struct ox_trainer *trainer) {
         config->train.sum_groups = 0;
         engine->micro_batches = OX_RANKS_MAX;
     }
-    ox_trainer_set_context_mode(trainer, recorded.context_mode);
+    ox_trainer_set_context_mode(trainer, recorded.context_groups > 1 ? recorded.context_mode : 0);
     if (config->train.context_groups == 0 && recorded.context_groups >= engine->contexts) {
         config->train.context_groups = recorded.context_groups; /* a resumed run keeps these too */
     }

@@ -180,10 +180,12 @@ enum ox_status ox_pipe_owners(const struct ox_plan_model *model, uint32_t pipe, 
     memset(out, 0, model->unit_count * sizeof *out);
     if (status == OX_OK) {
         const uint32_t count = list_parts(model, parts);
-        if (count < runs) {
-            status = ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: the model has %u stages that can be divided, "
-                             "and %u runs of stages are asked for; use at most %u", pipe, count, runs,
-                             runs == pipe ? count : count / (runs / pipe));
+        if (count < pipe) {
+            status = ox_fail(OX_E_CONFIG, "--pipeline-parallel-size %u: the model has %u stages that can be divided; "
+                             "use at most %u", pipe, count, count);
+        } else if (count < runs) {
+            status = ox_fail(OX_E_CONFIG, "--virtual-pipeline-size %u: the model has %u stages that can be divided, "
+                             "and %u runs of stages are asked for; use at most %u", chunks, count, runs, count / pipe);
         } else if (schedule == OX_PIPE_VERTICAL && pipe > 1) {
             status = deal_best(model, parts, count, pipe, out);
         } else {

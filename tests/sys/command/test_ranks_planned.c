@@ -88,13 +88,26 @@ static void test_library(void) {
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
 }
 
+/* Flags replace the sizes of a file: --mesh all of them, and so does one rank. */
+static void test_replaced(void) {
+    static const char *const words[] = {"--mesh dp=2", "--ranks 1"};
+    const char *const file = files_write_text("ranks.yaml", "ranks: \"8\"\npipeline_parallel_size: 4\n");
+    for (unsigned i = 0; i < 2; i++) {
+        char more[512];
+        snprintf(more, sizeof more, "--format json --config %s %s", file, words[i]);
+        json_t *const json = plan(in_memory, more);
+        const json_t *const ranks = json_object_get(json, "ranks");
+        CHECK(i == 1 ? ranks == NULL : number(ranks, "count") == 2 && number(ranks, "pipeline") == 1);
+        json_decref(json);
+    }
+}
+
 /* What no pipeline can be is refused with what could. The model has 10 stages, of 8 layers. */
-static void test_meshes(void) {
+static void test_refusals(void) {
     static const struct {
         const char *words, *text;
     } refused[] = {
-        {"--mesh dp=2,pp=3 --ranks 8", "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks, or let "
-         "dp take the rest with --mesh pp=3"},
+        {"--mesh dp=2,pp=3 --ranks 8", "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks"},
         {"--mesh pp=2,pq=2", "--mesh pq=...: there is no such axis; did you mean pp?"},
         {"--pipeline-parallel-size 12", "--pipeline-parallel-size 12: the model has 10 stages"},
         {"--pipeline-schedule 1f1b", "--pipeline-schedule: there is no pipeline; add --pipeline-parallel-size N"},
@@ -104,17 +117,40 @@ static void test_meshes(void) {
          "of a pipeline"},
         {"--mesh dp=2,pp=2 --reduction library", "--reduction library: adds over all ranks at once, and those "
          "of a pipeline"},
-        {"--mesh dp=64,pp=1", "--ranks 64: a step has 32 micro-batches"},
-        {"--mesh dp=32,pp=2 --global-batch-size 16", "32 data ranks: a step has 16 micro-batches"},
+        {"--mesh dp=2,pp=12", "--mesh pp=12: the model has 10 stages that can be divided; use at most 10"},
+        {"--mesh pp=2 --pipeline-schedule interleaved --virtual-pipeline-size 9", "--virtual-pipeline-size 9: the "
+         "model has 10 stages that can be divided, and 18 runs of stages are asked for; use at most 5"},
+        {"--mesh dp=64,pp=1", "--mesh dp=64: a step has 32 micro-batches, which leaves ranks without work; give dp=32, "
+         "or --global-batch-size 64"},
+        {"--mesh dp=32,pp=2 --global-batch-size 16", "--mesh dp=32: a step has 16 micro-batches"},
+        {"--mesh dp=32,pp=2 --gradient-accumulation-steps 16", "give dp=16, or --gradient-accumulation-steps 32"},
+        {"--tensor-parallel-size 2 --ranks 128", "64 data ranks: a step has 32 micro-batches, which leaves ranks "
+         "without work; give --ranks 64, or --global-batch-size 64"},
+        {"--mesh dp=64,pp=64", "--mesh dp=64,pp=64 (4096 ranks): a run has at most 64 ranks"},
+        {"--mesh dp=2 --ranks 1", "--ranks 1: --mesh dp=2 makes 2 ranks; leave out one of them"},
+        {"--mesh cp=3", "--mesh cp=3: 4096 tokens of --max-seq-length cannot be cut into 6 equal parts"},
+        {"--mesh cp=2,dp=3", "--mesh cp=2: each group of rows sums a power of two of --sum-groups, and there are 3"},
+        {"--ranks 2 --context-parallel-mode ring", "--context-parallel-mode ring: no ranks divide rows; add "
+         "--context-parallel-size N, or leave it out"},
+        {"--mesh tp=3 --tensor-groups 2", "--mesh tp=3: 32 attention heads cannot be cut into 3 groups of features"},
+        {"--mesh auto --ranks 2 --data-parallel-size 2 --pipeline-schedule gpipe", "--mesh auto: no mesh of 2 ranks "
+         "has the sizes and the order of stages that are given; leave one of them out"},
+        {"--mesh auto --ranks 12 --pipeline-parallel-size 12", "the last of them dp=1,pp=12 x 2: "
+         "--pipeline-parallel-size 12: the model has 10 stages"},
         {"--ranks auto --pipeline-parallel-size 2", "--ranks auto: --pipeline-parallel-size 2 follows from a "
          "number of ranks"},
     };
     for (unsigned i = 0; i < sizeof refused / sizeof *refused; i++) {
-        run(strstr(refused[i].words, "--global") != NULL ? other_batch : in_memory, refused[i].words);
+        const bool other = strstr(refused[i].words, "--global") != NULL || strstr(refused[i].words, "-steps") != NULL;
+        run(other ? other_batch : in_memory, refused[i].words);
         if (process.outcome.exit_status != 2 || strstr(process.outcome.err, refused[i].text) == NULL) {
             sys_complain(&process, refused[i].text);
         }
     }
+}
+
+/* What a plan says of a mesh. */
+static void test_meshes(void) {
     json_t *const json = plan(in_memory, "--format json --mesh dp=2,pp=2");
     const json_t *const ranks = json_object_get(json, "ranks");
     CHECK(number(ranks, "count") == 4 && number(ranks, "pipeline") == 2);
@@ -129,7 +165,9 @@ static void test_meshes(void) {
     run(in_memory, "--context-parallel-size 2 --context-parallel-mode ring");
     CHECK(strstr(process.outcome.out, "rows of every sequence: 2 groups over 2 ranks, which see keys and values of "
                                       "others by ring\n") != NULL);
-    run(in_memory, "--mesh pp=4");
+    run(in_memory, "--mesh pp=4 --virtual-pipeline-size 3 --powersgd-start-step 5");
+    CHECK(sys_said(&process, "--virtual-pipeline-size: does nothing without --pipeline-schedule interleaved"));
+    CHECK(sys_said(&process, "--powersgd-start-step: does nothing without --powersgd-rank"));
     CHECK(strstr(process.outcome.out, "pipeline: 10 stages over 4 ranks; vertical; stages ") != NULL);
 }
 
@@ -213,6 +251,16 @@ static void test_choice(void) {
     json_t *json = plan(in_memory, "--format json --ranks 2");
     const double chosen = number(json, "predicted_mean_seconds");
     CHECK(json_string_value(json_object_get(json_object_get(json, "ranks"), "sharding")) != NULL);
+    double least = INFINITY, taken = INFINITY;
+    size_t idx;
+    json_t *tried;
+    json_array_foreach(json_object_get(json, "shardings"), idx, tried) { /* what was compared, with the reason */
+        const json_t *const at = json_object_get(tried, "step_seconds");
+        least = json_is_null(at) ? least : fmin(least, json_number_value(at));
+        taken = json_is_true(json_object_get(tried, "taken")) ? json_number_value(at) : taken;
+        CHECK(json_string_value(json_object_get(tried, "sharding")) != NULL && number(tried, "binding_share") <= 1);
+    }
+    CHECK(idx >= 4 && 0.99 * taken <= least);
     json_decref(json);
     for (unsigned i = 0; i < sizeof shardings / sizeof *shardings; i++) {
         char words[64];
@@ -349,9 +397,10 @@ int main(void) {
         bool whole;
     } tests[] = {{test_gain, true}, {test_library, true}, {test_threads, true}, {test_lane_cores, false},
                  {test_no_gain, true}, {test_refusal, true}, {test_copies, false}, {test_meshes, false},
-                 {test_many, false}};
+                 {test_many, false}, {test_replaced, false}};
     whole_path = files_write_text("8b.json", CONFIG(32));
     config_path = part_path = files_write_text("2b.json", CONFIG(8));
+    test_refusals();
     test_auto();
     config_path = test_all() ? whole_path : part_path;
     test_choice();

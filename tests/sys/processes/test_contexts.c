@@ -55,7 +55,9 @@ static void check_refusals(void) {
         {"--cp-size 2 --context-groups 3", "for a new run give 4"},
         {"--mesh dp=2,cp=2 --context-groups 4", "2 data ranks would each sum 2 groups of rows"},
         {"--mesh cp=2,tp=2 --context-groups 4", "a rank would have 2 of the groups of rows, and with"},
-        {"--context-groups 2 --mesh dp=3", "give --sum-groups 4"},
+        {"--context-groups 2 --mesh dp=3", "3 data ranks would each sum 2 groups of rows; give "
+                                            "--context-parallel-size 2"},
+        {"--mesh cp=2,dp=3", "and there are 3; give --sum-groups 4"},
         {"--context-groups 2 --neftune-noise-alpha 5", "does not exist with --neftune-noise-alpha yet"},
         {"--cp-size 2 --reduction library", "does not exist with --reduction library yet"},
         {"--cp-size 4 --context-parallel-mode ulysses", "2 key/value heads for 4 ranks; use gather or ring"},

@@ -69,9 +69,9 @@ static void check_refusals(void) {
          "--experts-per-unit 4: each of 4 ranks (--expert-parallel-size) needs as many units of the 8 experts of a "
          "layer; give 2, or a divisor of it"},
         {"--expert-parallel-size 4 --experts-per-unit all", "--experts-per-unit all: each of 4 ranks"},
-        {"--mesh dp=2,ep=4", "--expert-parallel-size 4: does not divide the 2 ranks that divide micro-batches"},
+        {"--mesh dp=2,ep=4", "--mesh ep=4: does not divide the 2 ranks that divide micro-batches"},
         {"--mesh dp=4,ep=2 --sharding hybrid_shard --shard-size 1", "--shard-size 1: a copy has all experts, which 2 "
-         "ranks divide (--expert-parallel-size); use a multiple of 2"},
+         "ranks divide (ep of --mesh); use a multiple of 2"},
         {"--expert-parallel-size 2 --experts-per-unit 1 --freeze *.experts.0.*", "some ranks would train other parts"},
         {"--expert-parallel-size 2 --sharding no_shard", "--sharding no_shard: ranks that divide experts"},
         {"--expert-parallel-size 2 --lora-r 2 --lora-target-parameters experts.gate_up_proj,experts.down_proj",

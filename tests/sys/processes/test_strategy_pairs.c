@@ -137,29 +137,29 @@ static const struct refusal {
     const char *words, *says;
 } refusals[] = {
     {LLAMA, 0, "--mesh dp=2,cp=2 --exchange-dtype q8", "does not exist with --exchange-dtype yet"},
-    {WHOLE_MIXTURE, 0, "--mesh tp=2,ep=2 --experts-per-unit 3", "--mesh tp=2,ep=2: --experts-per-unit 3: each of 2 "
+    {WHOLE_MIXTURE, 0, "--mesh tp=2,ep=2 --experts-per-unit 3", "--mesh tp=2: --experts-per-unit 3: each of 2 "
      "groups of features has 4 experts of a layer; give a divisor of these, or all"},
-    {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=3", "--expert-parallel-size 3: the 2 ranks that divide features "
-     "(--tensor-parallel-size) divide the experts of a layer too, and each has as many of them; give 2, or 4 for data "
+    {WHOLE_MIXTURE, 2, "--mesh dp=2,tp=2,ep=3", "--mesh ep=3: the 2 ranks that divide features "
+     "(tp of --mesh) divide the experts of a layer too, and each has as many of them; give 2, or 4 for data "
      "ranks beside them, or leave it out"},
-    {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=8", "--expert-parallel-size 8: does not divide the 4 ranks that divide "
+    {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=8", "--mesh ep=8: does not divide the 4 ranks that divide "
      "micro-batches and features; use a divisor of them, or dp=4"},
-    {WHOLE_MIXTURE, 0, "--mesh dp=8,tp=2,ep=16", "--expert-parallel-size 16: 4 experts of a layer in each of 2 groups "
+    {WHOLE_MIXTURE, 0, "--mesh dp=8,tp=2,ep=16", "--mesh ep=16: 4 experts of a layer in each of 2 groups "
      "of features are divided by a power of two of ranks, at most 16; use 2, 4 or 8"},
-    {MIXTURE, 0, "--mesh dp=4,tp=2,ep=8", "--experts-per-unit 2: each of 4 ranks (--expert-parallel-size) needs as "
+    {MIXTURE, 0, "--mesh dp=4,tp=2,ep=8", "--experts-per-unit 2: each of 4 ranks (ep of --mesh) needs as "
      "many units of the 4 experts of a layer in each of 2 groups of features; give 1, or a divisor of it"},
     {WHOLE_MIXTURE, 0, "--mesh tp=2 --experts-per-unit 1 --freeze *experts.1.*",
-     "--tensor-parallel-size 2: of layer 0 some ranks would train other parts of their experts than others"},
+     "--mesh tp=2: of layer 0 some ranks would train other parts of their experts than others"},
     {WHOLE_MIXTURE, 0, "--mesh dp=2,tp=2,ep=4 --sharding no_shard", "--sharding no_shard: ranks that divide experts "
-     "(--expert-parallel-size 4)"},
-    {LLAMA, 0, "--mesh dp=2,tp=2,ep=4", "--expert-parallel-size 4: the model (model_type \"llama\") has no experts"},
-    {LLAMA, 0, "--mesh tp=2,ep=2", "--expert-parallel-size 2: the model (model_type \"llama\") has no experts"},
+     "(ep=4)"},
+    {LLAMA, 0, "--mesh dp=2,tp=2,ep=4", "--mesh ep=4: the model (model_type \"llama\") has no experts"},
+    {LLAMA, 0, "--mesh tp=2,ep=2", "--mesh ep=2: the model (model_type \"llama\") has no experts"},
     {LLAMA, 0, "--tensor-parallel-size 2 --share-layers all",
      "--tensor-parallel-size 2: does not exist with --share-layers yet; leave one of them out"},
     {LLAMA, 0, "--tensor-groups 2 --share-layers all", "--tensor-groups 2: does not exist with --share-layers yet"},
     {LLAMA, 0, "--ranks 2 --powersgd-rank 2", "needs several processes; within one, sums are exact"},
     {LLAMA, 2, "--mesh dp=2,tp=2 --powersgd-rank 2", "does not exist with ranks that divide features "
-     "(--tensor-parallel-size) yet"},
+     "(tp of --mesh) yet"},
     {LLAMA, 2, "--mesh dp=2,pp=2 --powersgd-rank 2", "needs several processes with the same layers; within one"},
     {MIXTURE, 2, "--expert-parallel-size 2 --powersgd-rank 2",
      "--powersgd-rank 2: does not exist with --expert-parallel-size yet"},

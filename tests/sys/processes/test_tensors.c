@@ -58,12 +58,10 @@ static void check_refusals(void) {
         {"--tensor-model-parallel-size 2 --tensor-groups 1",
          "2 ranks that divide features (--tensor-parallel-size) need a group each, and --tensor-groups is 1; for a new "
          "run give --tensor-groups 2"},
-        {"--mesh tp=2 --lora-r 4 --use-dora", "--mesh tp=2: does not exist with --use-dora yet; leave one of them out"},
+        {"--mesh cp=2,tp=2 --context-groups 4", "with tp of --mesh each rank has one; give cp=4"},
         {"--tensor-parallel-size 2 --optimizer muon", "--tensor-parallel-size 2: does not exist with --optimizer muon, "
                                                       "which updates whole matrices, yet; leave one of them out"},
-        {"--mesh cp=2,tp=2 --context-groups 4", "with --tensor-parallel-size each rank has one; give "
-                                                "--context-parallel-size 4"},
-        {"--mesh dp=2,tp=2 --reduction library", "those of --tensor-parallel-size have other weights"},
+        {"--mesh dp=2,tp=2 --reduction library", "those of tp of --mesh have other weights"},
         {"--tp-size 2", "use --tensor-parallel-size N"},
         {"--sequence-parallel", "is a part of --tensor-parallel-size"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

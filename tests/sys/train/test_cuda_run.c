@@ -412,7 +412,7 @@ int main(void) {
     check_refused("short", "--device cuda --device-mem 786500KiB", 2,
                   "nearest that fits: --device-mem 769MiB, or give a drive");
     check_refused("much", "--device cuda --device-mem 900GiB", 2, "has 1.00 GiB");
-    check_refused("many", "--device cuda --ranks 2", 2, "--ranks 2: there is 1 GPU; give --ranks 1");
+    check_refused("many", "--device cuda --ranks 2", 2, "--ranks 2: there is 1 GPU; take at most 1 rank");
     test_eval();
     test_generate(lonely_program);
     check_refused("lonely", "--device cuda", 1, "GPU: ");

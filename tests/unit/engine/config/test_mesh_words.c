@@ -1,5 +1,7 @@
-/* What --ranks, --mesh and the sizes of axes say together, and which contradictions are refused with what remedy. */
+/* What --ranks, --mesh and the sizes of axes say together, which contradictions are refused with what remedy, and
+ * refusals in the words of who gave the options. */
 #include "engine/config/mesh_words.h"
+#include "engine/config/reword.h"
 #include "tests/kit/test.h"
 
 #include <stdio.h>
@@ -32,10 +34,12 @@ static const struct {
     {"1", "dp=1,pp=2", 0, 0, 4, 2, 1, 2, NULL}, /* refused later: fewer ranks than processes */
     {"8", "auto", 2, 0, 1, 8, 2, 4, NULL},
     {"1", "dp=2,pp=3,", 0, 0, 1, 0, 0, 0, "'' is no size of an axis; write auto, or sizes as in dp=2,pp=4"},
-    {"8", "dp=2,pp=3", 0, 0, 1, 0, 0, 0, "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks, or let "
-     "dp take the rest with --mesh pp=3"},
+    {"8", "dp=2,pp=3", 0, 0, 1, 0, 0, 0, "--mesh dp=2,pp=3: makes 6 ranks, --ranks says 8; leave out --ranks"},
     {"8", "", 2, 2, 1, 0, 0, 0, "--data-parallel-size 2 and --pipeline-parallel-size 2: makes 4 ranks, --ranks says 8"},
-    {"8", "dp=2", 0, 0, 1, 0, 0, 0, "--mesh dp=2: makes 2 ranks, --ranks says 8"},
+    {"8", "dp=2", 0, 0, 1, 0, 0, 0, "--mesh dp=2: makes 2 ranks, --ranks says 8; leave out --ranks, or give "
+     "--data-parallel-size 8"},
+    {"6", "tp=2", 5, 0, 1, 0, 0, 0, "--mesh tp=2 and --data-parallel-size 5: makes 10 ranks, --ranks says 6; leave out "
+     "--ranks, or give --data-parallel-size 3"},
     {"8", "", 0, 3, 1, 0, 0, 0, "--pipeline-parallel-size 3: 8 ranks cannot be divided by it; give --ranks 6"},
     {"1", "dp=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice; give each axis once"},
     {"1", "data=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice"},
@@ -62,7 +66,7 @@ static const struct {
     {"1", "dp=2,tp=2,ep=4", 0, 0, 1, 4, 2, 1, NULL},
     {"1", "tp=2,ep=8", 0, 0, 1, 8, 4, 1, NULL},
     {"1", "dp=2,tp=2,ep=8", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 8: does not divide the 4 ranks that divide "
-     "micro-batches and features; use a divisor of them, or dp=4"},
+     "micro-batches and features; use a divisor of them, or --data-parallel-size 4"},
     {"1", "dp=2,tp=4,ep=2", 0, 0, 1, 0, 0, 0, "--expert-parallel-size 2: the 4 ranks that divide features "
      "(--tensor-parallel-size) divide the experts of a layer too, and each has as many of them; give 4, or 8 for data "
      "ranks beside them, or leave it out"},
@@ -74,8 +78,48 @@ static const struct {
     {"auto", "pp=2", 0, 0, 1, 0, 0, 0, "--ranks auto: --mesh pp=2 follows from a number of ranks; give --ranks N"},
 };
 
+/* A refusal by the option of each thing, and in the words that said it. */
+static const struct {
+    const char *ranks, *mesh;
+    uint64_t context, batch; /* batch 0: micro-batches were not said as sequences */
+    const char *before, *after;
+} texts[] = {
+    {"1", "cp=3,dp=2", 0, 0, "--context-parallel-size 3: 64 tokens; give --context-parallel-size 4",
+     "--mesh cp=3: 64 tokens; give cp=4"},
+    {"1", "context=3", 0, 0, "folder: 3 ranks (--context-parallel-size), --context-parallel-size 2 or less",
+     "folder: 3 ranks (cp of --mesh), cp=2 or less"},
+    {"1", "dp=2", 3, 0, "--context-parallel-size 3: no; add --tensor-parallel-size N",
+     "--context-parallel-size 3: no; add --tensor-parallel-size N"},
+    {"1", "cp=3", 3, 0, "--context-parallel-size 3: no", "--context-parallel-size 3: no"},
+    {"4", "auto", 0, 0, "--context-parallel-size 2: no", "--context-parallel-size 2: no"},
+    {"1", "dp=2,pp=2", 0, 0, "--ranks 4: no; leave out --ranks 4", 
+     "--mesh dp=2,pp=2 (4 ranks): no; leave out --ranks 4"},
+    {"1", "", 4, 0, "--ranks 4: no", "--context-parallel-size 4 (4 ranks): no"},
+    {"4", "pp=2", 0, 0, "--ranks 4: no", "--ranks 4: no"},
+    {"1", "", 0, 0, "--ranks 3: of 3 processes", "--ranks 3: of 3 processes"},
+    {"1", "", 0, 2, "no; give --gradient-accumulation-steps 6", "no; give --global-batch-size 12"},
+    {"1", "", 0, 0, "no; give --gradient-accumulation-steps 6", "no; give --gradient-accumulation-steps 6"},
+    {"1", "", 0, 2, "no (--gradient-accumulation-steps)", "no (--gradient-accumulation-steps)"},
+};
+
+static void check_texts(struct ox_config *config) {
+    for (unsigned i = 0; i < sizeof texts / sizeof *texts; i++) {
+        ox_config_init(config);
+        snprintf(config->ranks.count, sizeof config->ranks.count, "%s", texts[i].ranks);
+        snprintf(config->ranks.mesh, sizeof config->ranks.mesh, "%s", texts[i].mesh);
+        config->ranks.context_parallel_size = texts[i].context;
+        config->train.as_sequences = texts[i].batch > 0;
+        config->train.per_device_train_batch_size = texts[i].batch;
+        CHECK(ox_config_reword(config, ox_fail(OX_E_CONFIG, "%s", texts[i].before)) == OX_E_CONFIG);
+        CHECK(strcmp(ox_error_text(), texts[i].after) == 0);
+    }
+    CHECK(ox_config_reword(config, ox_fail(OX_E_IO, "--ranks 4")) == OX_E_IO);
+    CHECK(ox_config_reword(config, OX_OK) == OX_OK);
+}
+
 int main(void) {
     struct ox_config *const config = calloc(1, sizeof *config);
+    check_texts(config);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ox_mesh_sizes sizes;
         uint32_t ranks = 0;
