@@ -3,6 +3,7 @@
 #include "base/assert.h"
 #include "base/bytes.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ struct list {
     struct ox_mesh_choice *out;
     struct ox_mesh_tried *meshes;
     uint32_t count;
-    bool refused; /* a mesh was, and this thread's last error text says why */
+    struct ox_mesh_tried refused; /* the last that cannot be, whose text is the error's; pipe 0: none was tried */
 };
 
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh) {
@@ -47,8 +48,8 @@ static enum ox_status add(struct list *list, const struct ox_engine_sketch *sket
     *to = *mesh;
     const enum ox_status status = ox_engine_sketch_times(sketch, &varied, &to->sketch);
     list->count += status == OX_OK;
-    list->refused |= status == OX_E_CONFIG;
-    return status == OX_E_CONFIG ? OX_OK : status; /* more runs of stages than there are */
+    list->refused = status == OX_OK ? list->refused : *mesh; /* more runs of stages than there are */
+    return status == OX_E_CONFIG ? OX_OK : status;
 }
 
 /* Adds a mesh in every order of stages that it may have. */
@@ -75,6 +76,7 @@ static enum ox_status add_orders(struct list *list, const struct ox_engine_sketc
 static void note_refusal(struct list *list, const struct ox_mesh_tried *mesh) {
     const uint32_t sizes[] = {mesh->tensor, mesh->context, mesh->expert};
     const uint32_t kind = ox_mesh_kind_of(mesh);
+    list->refused = *mesh;
     for (int i = 0; i < 3; i++) {
         if (sizes[i] > 1 && kind != OX_MESH_SEVERAL) {
             snprintf(list->out->refused[i], OX_MESH_WHY_BYTES, "%s", ox_error_text());
@@ -90,7 +92,6 @@ static enum ox_status add_mesh(struct list *list, struct ox_mesh_tried mesh) {
     OX_THEN(status, ox_engine_sketch_open(config, &sketch));
     if (status == OX_E_CONFIG) {
         note_refusal(list, &mesh);
-        list->refused = true;
         return OX_OK;
     }
     const uint32_t ways = status == OX_OK ? list->ask->shardings(list->ask->context, shardings) : 0;
@@ -224,6 +225,16 @@ static enum ox_status plan_likely(struct list *list) {
     return status;
 }
 
+/* Refuses all meshes. */
+static enum ox_status fail_all(const struct list *list) {
+    char sizes[OX_MESH_SIZES_BYTES];
+    return list->refused.pipe == 0
+               ? ox_fail(OX_E_CONFIG, "--mesh auto: no mesh of %" PRIu32 " ranks has the sizes and the order of stages "
+                         "that are given; leave one of them out", list->ask->ranks)
+               : ox_fail_in(OX_E_CONFIG, "--mesh auto: no mesh of %" PRIu32 " ranks can be, the last of them %s",
+                            list->ask->ranks, ox_mesh_sizes_text(&list->refused, sizes));
+}
+
 enum ox_status ox_mesh_choose(const struct ox_mesh_ask *ask, struct ox_mesh_choice *out) {
     struct list list = {.ask = ask, .out = out, .meshes = calloc(LISTED_MAX, sizeof *list.meshes)};
     *out = (struct ox_mesh_choice){0};
@@ -236,9 +247,7 @@ enum ox_status ox_mesh_choose(const struct ox_mesh_ask *ask, struct ox_mesh_choi
     enum ox_status status = list_meshes(&list);
     out->listed = list.count;
     if (status == OX_OK && list.count == 0) {
-        status = list.refused ? OX_E_CONFIG
-                              : ox_fail(OX_E_CONFIG, "--mesh auto: %u ranks have no mesh with all sizes that are "
-                                        "given; leave out one of these", ask->ranks);
+        status = fail_all(&list);
     }
     OX_THEN(status, plan_likely(&list));
     if (status == OX_OK) {

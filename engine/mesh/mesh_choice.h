@@ -44,6 +44,9 @@ static inline uint32_t ox_mesh_expert_ranks(uint32_t expert, uint32_t tensor) {
 }
 const char *ox_context_mode_name(enum ox_context_mode mode); /* as --context-parallel-mode has it */
 uint32_t ox_mesh_kind_of(const struct ox_mesh_tried *mesh);
+/* Writes "dp=2,pp=4,tp=2": data and pipe always, the others where there are such ranks. Returns the text. */
+enum { OX_MESH_SIZES_BYTES = 80 };
+const char *ox_mesh_sizes_text(const struct ox_mesh_tried *mesh, char text[OX_MESH_SIZES_BYTES]);
 
 /* What a choice asks of its caller. */
 struct ox_mesh_ask {
@@ -67,8 +70,10 @@ struct ox_mesh_choice {
     struct ox_mesh_tried best[OX_MESH_KINDS]; /* of every kind the fastest; pipe 0: none can be */
     uint32_t taken;                           /* which of them */
     uint32_t listed, planned;                 /* how many meshes there were, and for how many a plan was looked for */
-    char refused[3][OX_MESH_WHY_BYTES];       /* why no mesh has tensor, context, expert ranks; "" */
+    char refused[3][OX_MESH_WHY_BYTES];       /* why a mesh had no tensor, context, expert ranks; "" */
 };
+/* Why none has ranks of a kind from OX_MESH_TENSOR to OX_MESH_EXPERT alone; "": some have, or none were asked for. */
+const char *ox_mesh_why_none(const struct ox_mesh_choice *choice, uint32_t kind);
 
 /* Leaves what was asked last set in the caller's configuration. OX_E_CONFIG: no mesh can be, with the text of the
  * last that was refused. Where no mesh has a plan, that of data ranks is taken, whose refusal the caller tells. */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { SIZES_BYTES = 80, TIME_BYTES = 96 };
+enum { TIME_BYTES = 96 };
 
 const char *ox_mesh_kind_name(uint32_t kind) {
     static const char *const others[] = {"tensor", "context", "expert", "several"};
@@ -19,23 +19,22 @@ const char *ox_context_mode_name(enum ox_context_mode mode) {
     return names[mode];
 }
 
-/* Writes "dp=2,pp=4,tp=2": data and pipe always, the others where there are such ranks. */
-static const char *sizes_text(const struct ox_mesh_tried *mesh, char text[SIZES_BYTES]) {
+const char *ox_mesh_sizes_text(const struct ox_mesh_tried *mesh, char text[OX_MESH_SIZES_BYTES]) {
     const struct {
         const char *name;
         uint32_t size;
     } more[] = {{"tp", mesh->tensor}, {"cp", mesh->context}, {"ep", ox_mesh_expert_ranks(mesh->expert, mesh->tensor)}};
-    int used = snprintf(text, SIZES_BYTES, "dp=%u,pp=%u", mesh->data, mesh->pipe);
+    int used = snprintf(text, OX_MESH_SIZES_BYTES, "dp=%u,pp=%u", mesh->data, mesh->pipe);
     for (int i = 0; i < 3; i++) {
-        used += more[i].size > 1 ? snprintf(text + used, SIZES_BYTES - (size_t)used, ",%s=%u", more[i].name,
+        used += more[i].size > 1 ? snprintf(text + used, OX_MESH_SIZES_BYTES - (size_t)used, ",%s=%u", more[i].name,
                                             more[i].size) : 0;
     }
     if (mesh->context > 1 && mesh->context_mode != OX_CONTEXT_GATHER) {
-        used += snprintf(text + used, SIZES_BYTES - (size_t)used, " %s",
+        used += snprintf(text + used, OX_MESH_SIZES_BYTES - (size_t)used, " %s",
                          ox_context_mode_name(mesh->context_mode));
     }
     if (mesh->chunks > 1) {
-        snprintf(text + used, SIZES_BYTES - (size_t)used, " x %u", mesh->chunks);
+        snprintf(text + used, OX_MESH_SIZES_BYTES - (size_t)used, " x %u", mesh->chunks);
     }
     return text;
 }
@@ -54,30 +53,34 @@ static const char *time_text(const struct ox_mesh_tried *mesh, bool binds, char 
     return text;
 }
 
-/* Appends why there are no ranks on an axis. */
+const char *ox_mesh_why_none(const struct ox_mesh_choice *choice, uint32_t kind) {
+    return choice->best[kind].pipe == 0 ? choice->refused[kind - OX_MESH_TENSOR] : "";
+}
+
+/* Writes why there are no ranks on an axis. */
 static void refusals_text(const struct ox_mesh_choice *choice, char *text, size_t bytes) {
     size_t used = 0;
     text[0] = '\0';
-    for (int i = 0; i < 3 && used < bytes; i++) {
-        if (choice->best[OX_MESH_TENSOR + i].pipe == 0 && choice->refused[i][0] != '\0') {
-            used += (size_t)snprintf(text + used, bytes - used, "; no %s ranks (%s)",
-                                     ox_mesh_kind_name(OX_MESH_TENSOR + (uint32_t)i), choice->refused[i]);
+    for (uint32_t kind = OX_MESH_TENSOR; kind <= OX_MESH_EXPERT && used < bytes; kind++) {
+        const char *const why = ox_mesh_why_none(choice, kind);
+        if (why[0] != '\0') {
+            used += (size_t)snprintf(text + used, bytes - used, "; no %s ranks (%s)", ox_mesh_kind_name(kind), why);
         }
     }
 }
 
 void ox_mesh_line(const struct ox_mesh_choice *choice, char text[OX_MESH_LINE_BYTES]) {
     const struct ox_mesh_tried *const taken = &choice->best[choice->taken], *next = NULL;
-    char sizes[SIZES_BYTES], time[TIME_BYTES], none[2 * OX_MESH_WHY_BYTES];
+    char sizes[OX_MESH_SIZES_BYTES], time[TIME_BYTES], none[2 * OX_MESH_WHY_BYTES];
     size_t used = (size_t)snprintf(text, OX_MESH_LINE_BYTES, "--mesh auto: takes %s, %s, by the predicted time of a "
-                                   "step: ", sizes_text(taken, sizes), ox_mesh_kind_name(choice->taken));
+                                   "step: ", ox_mesh_sizes_text(taken, sizes), ox_mesh_kind_name(choice->taken));
     const char *before = "";
     for (uint32_t i = 0; i < OX_MESH_KINDS && used < OX_MESH_LINE_BYTES; i++) {
         const struct ox_mesh_tried *const at = &choice->best[i];
         next = i != choice->taken && at->seconds < (next == NULL ? (double)INFINITY : next->seconds) ? at : next;
         if (at->pipe > 0) {
             used += (size_t)snprintf(text + used, OX_MESH_LINE_BYTES - used, "%s%s %s %s", before,
-                                     ox_mesh_kind_name(i), sizes_text(at, sizes), time_text(at, false, time));
+                                     ox_mesh_kind_name(i), ox_mesh_sizes_text(at, sizes), time_text(at, false, time));
             before = "; ";
         }
     }
@@ -101,10 +104,10 @@ void ox_mesh_table(const struct ox_mesh_choice *choice, char text[OX_MESH_TABLE_
                                    "and what is at its limit\n");
     for (uint32_t i = 0; i < OX_MESH_KINDS && used < OX_MESH_TABLE_BYTES; i++) {
         const struct ox_mesh_tried *const at = &choice->best[i];
-        char sizes[SIZES_BYTES], time[TIME_BYTES];
+        char sizes[OX_MESH_SIZES_BYTES], time[TIME_BYTES];
         if (at->pipe > 0) {
             used += (size_t)snprintf(text + used, OX_MESH_TABLE_BYTES - used, "  %-12s %-20s %s%s\n",
-                                     ox_mesh_kind_name(i), sizes_text(at, sizes), time_text(at, true, time),
+                                     ox_mesh_kind_name(i), ox_mesh_sizes_text(at, sizes), time_text(at, true, time),
                                      i == choice->taken ? "  (taken)" : "");
         }
     }

@@ -104,6 +104,21 @@ enum ox_context_mode ox_trainer_context_mode(const struct ox_trainer *trainer);
 /* What --mesh auto has found; NULL where it was not asked for. */
 const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer);
 
+/* What ranks may divide, as --sharding names it, and what was predicted for it. */
+struct ox_sharding_tried {
+    const char *name;
+    double seconds; /* of a step, on average; infinite: it has no plan */
+    enum ox_sim_resource binding; /* what is at its limit for longest, and for which share of the step */
+    double binding_share;
+};
+enum { OX_SHARDINGS_MAX = 7 };
+struct ox_shardings_tried {
+    struct ox_sharding_tried tried[OX_SHARDINGS_MAX];
+    uint32_t count, taken; /* count 0: none were compared */
+};
+/* What --sharding auto has compared. */
+const struct ox_shardings_tried *ox_trainer_shardings(const struct ox_trainer *trainer);
+
 /* What the checkpoints of a run take. */
 struct ox_checkpoint_room {
     uint64_t each_bytes, most_bytes; /* one checkpoint; all that are kept at a time */

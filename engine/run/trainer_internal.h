@@ -142,6 +142,7 @@ struct ox_trainer {
     char no_gpu[256];                /* why none was found, if one was looked for; else "" */
     struct ox_engine_plan *plan;     /* until the engine takes it over */
     struct ox_mesh_choice mesh_choice; /* of --mesh auto; zeros where it was not asked */
+    struct ox_shardings_tried sharding_choice; /* likewise of --sharding */
     bool any_tensor_groups; /* neither options nor a run that is resumed say how many groups of features there are */
     bool any_context_mode;  /* nor whether keys and values of row groups go round in a ring */
     struct ox_engine *engine;
@@ -231,7 +232,7 @@ struct ox_division {
     uint32_t copies;
     bool usual;
 };
-enum { OX_DIVISIONS_MAX = 7 };
+enum { OX_DIVISIONS_MAX = OX_SHARDINGS_MAX };
 /* Writes those that the ranks can have, from the least memory on, and returns how many there are. */
 /* Refuses what low-rank exchanges between processes cannot have, and lets the ranks of a process divide a copy unless
  * the user says how; then, when copies are known, sets how they exchange. */

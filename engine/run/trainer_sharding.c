@@ -130,90 +130,84 @@ uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_divisi
     return count;
 }
 
-/* What was predicted for a division; INFINITY: it has no plan. */
-struct tried {
-    double seconds, binding_share;
-    enum ox_sim_resource binding;
-};
-
 /* Says which was taken, beside all others, and why: what binds it, and what binds the next one. */
-static void tell(const struct ox_division *divisions, const struct tried *tried, uint32_t count, uint32_t best) {
+static void tell(const struct ox_shardings_tried *choice) {
+    const struct ox_sharding_tried *const best = &choice->tried[choice->taken], *next = NULL;
     char text[512], why[256] = "";
-    uint32_t next = best;
     size_t used = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < count && used < sizeof text; i++) {
+    for (uint32_t i = 0; i < choice->count && used < sizeof text; i++) {
+        const struct ox_sharding_tried *const at = &choice->tried[i];
         const char *const between = i == 0 ? "" : ", ";
-        used += (size_t)(isfinite(tried[i].seconds)
-                             ? snprintf(text + used, sizeof text - used, "%s%s %.3g s", between, divisions[i].name,
-                                        tried[i].seconds)
-                             : snprintf(text + used, sizeof text - used, "%s%s has no plan", between,
-                                        divisions[i].name));
-        next = i != best && isfinite(tried[i].seconds) && (next == best || tried[i].seconds < tried[next].seconds)
-                   ? i : next;
+        used += (size_t)(isfinite(at->seconds)
+                             ? snprintf(text + used, sizeof text - used, "%s%s %.3g s", between, at->name, at->seconds)
+                             : snprintf(text + used, sizeof text - used, "%s%s has no plan", between, at->name));
+        next = at != best && isfinite(at->seconds) && (next == NULL || at->seconds < next->seconds) ? at : next;
     }
-    if (next != best) {
+    if (next != NULL) {
         snprintf(why, sizeof why, "; %s has %s at its limit for %.0f %% of a step, %s has %s for %.0f %% of one %.2f "
-                 "times as long", divisions[best].name, ox_sim_resource_name(tried[best].binding),
-                 100 * tried[best].binding_share, divisions[next].name, ox_sim_resource_name(tried[next].binding),
-                 100 * tried[next].binding_share, tried[next].seconds / tried[best].seconds);
+                 "times as long", best->name, ox_sim_resource_name(best->binding), 100 * best->binding_share,
+                 next->name, ox_sim_resource_name(next->binding), 100 * next->binding_share,
+                 next->seconds / best->seconds);
     }
-    ox_log(OX_LOG_INFO, "--sharding auto: takes %s, by the predicted time of a step: %s%s", divisions[best].name, text,
-           why);
+    ox_log(OX_LOG_INFO, "--sharding auto: takes %s, by the predicted time of a step: %s%s", best->name, text, why);
 }
 
-/* What is known of a division from the choice of the mesh. */
-static bool is_known(const struct ox_trainer *trainer, const struct ox_division *division, struct tried *out) {
+/* Notes what is known of a division from the choice of the mesh. */
+static void note_known(const struct ox_trainer *trainer, const struct ox_division *division,
+                       struct ox_sharding_tried *out) {
     const struct ox_mesh_choice *const choice = ox_trainer_meshes(trainer);
     const struct ox_mesh_tried *const mesh = choice != NULL ? &choice->best[choice->taken] : NULL;
-    const bool known = mesh != NULL && isfinite(mesh->seconds) && mesh->sharding == division->sharding &&
-                       division->copies == 0 && trainer->engine_config.model->config.mixture.router.experts == 0;
-    if (known) {
-        *out = (struct tried){mesh->seconds, mesh->binding_share, mesh->binding};
+    *out = (struct ox_sharding_tried){.name = division->name, .seconds = (double)INFINITY};
+    if (mesh != NULL && isfinite(mesh->seconds) && mesh->sharding == division->sharding && division->copies == 0 &&
+        trainer->engine_config.model->config.mixture.router.experts == 0) {
+        *out = (struct ox_sharding_tried){division->name, mesh->seconds, mesh->binding, mesh->binding_share};
     }
-    return known;
 }
 
 /* Compares what ranks may divide by the simulator, from the choice that takes the least memory on; another one has to
  * gain 1 %. If nothing fits, the refusal is that of the first. */
 enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
     struct ox_engine_config *const engine = &trainer->engine_config;
+    struct ox_shardings_tried *const choice = &trainer->sharding_choice;
+    struct ox_sharding_tried *const tried = choice->tried;
     struct ox_division divisions[OX_DIVISIONS_MAX];
-    struct tried tried[OX_DIVISIONS_MAX] = {{.seconds = (double)INFINITY}};
-    const uint32_t count = ox_trainer_divisions(trainer, divisions);
-    uint32_t best = 0;
+    *choice = (struct ox_shardings_tried){.count = ox_trainer_divisions(trainer, divisions)};
     engine->request.rough = engine->compares = true;
     double least = INFINITY;
-    for (uint32_t i = 0; i < count; i++) {
-        tried[i] = (struct tried){.seconds = (double)INFINITY};
-        least = is_known(trainer, &divisions[i], &tried[i]) ? tried[i].seconds : least;
+    for (uint32_t i = 0; i < choice->count; i++) {
+        note_known(trainer, &divisions[i], &tried[i]);
+        least = fmin(least, tried[i].seconds);
     }
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < choice->count; i++) {
         struct ox_prediction prediction;
-        if (isfinite(tried[i].seconds)) {
-            best = tried[i].seconds < 0.99 * tried[best].seconds ? i : best;
-            continue;
-        }
         engine->request.beats = isfinite(least) ? least : 0;
-        const enum ox_status status = ox_trainer_try_division(trainer, &divisions[i], &prediction);
-        ox_engine_plan_close(&trainer->plan);
-        if (status != OX_OK && status != OX_E_CONFIG) {
-            return status;
+        if (!isfinite(tried[i].seconds)) {
+            const enum ox_status status = ox_trainer_try_division(trainer, &divisions[i], &prediction);
+            ox_engine_plan_close(&trainer->plan);
+            if (status != OX_OK && status != OX_E_CONFIG) {
+                return status;
+            }
+            if (status == OX_OK) {
+                tried[i] = (struct ox_sharding_tried){divisions[i].name, prediction.mean_seconds,
+                                                      prediction.step.binding, prediction.step.binding_share};
+            }
         }
-        if (status == OX_OK) {
-            tried[i] = (struct tried){prediction.mean_seconds, prediction.step.binding_share, prediction.step.binding};
-            least = fmin(least, prediction.mean_seconds);
-        }
-        best = tried[i].seconds < 0.99 * tried[best].seconds ? i : best;
+        least = fmin(least, tried[i].seconds);
+        choice->taken = tried[i].seconds < 0.99 * tried[choice->taken].seconds ? i : choice->taken;
     }
-    engine->sharding = divisions[best].sharding;
-    engine->copies = divisions[best].copies;
+    engine->sharding = divisions[choice->taken].sharding;
+    engine->copies = divisions[choice->taken].copies;
     engine->request.rough = engine->compares = false;
     engine->request.beats = 0;
-    if (isfinite(tried[best].seconds)) {
-        tell(divisions, tried, count, best);
+    if (isfinite(tried[choice->taken].seconds)) {
+        tell(choice);
     }
     return ox_engine_plan_open(engine, &trainer->plan);
+}
+
+const struct ox_shardings_tried *ox_trainer_shardings(const struct ox_trainer *trainer) {
+    return &trainer->sharding_choice;
 }
 
 /* ---- ranks that divide the experts of every layer -------------------------------------------------------------- */
@@ -263,10 +257,10 @@ enum ox_status ox_trainer_group_experts(const struct ox_model_config *model, uin
     const uint32_t groups = (uint32_t)ox_max_u64(tensor_groups, 1), experts = model->mixture.router.experts / groups;
     char possible[48], of_groups[48] = "";
     OX_TRY(ox_trainer_need_experts(model, ox_mesh_expert_ranks(ranks, tensors)));
-    if (ranks <= 1 || model->mixture.router.experts % groups != 0) { /* which the cut refuses */
+    tensors = tensors > 1 ? tensors : 1;
+    if (ranks <= 1 || model->mixture.router.experts % groups != 0 || groups % tensors != 0) { /* refused elsewhere */
         return OX_OK;
     }
-    tensors = tensors > 1 ? tensors : 1;
     if (groups > 1) {
         snprintf(of_groups, sizeof of_groups, " in each of %u groups of features", groups);
     }
@@ -388,14 +382,12 @@ enum ox_status ox_trainer_set_experts(struct ox_trainer *trainer, uint32_t of_da
     }
     if (groups % of_batch != 0 || !is_power(groups / of_batch)) {
         return ox_fail(OX_E_CONFIG, "--sum-groups %" PRIu64 ": with --expert-parallel-size each of %u ranks sums as "
-                       "many, and a power of two; for a new run give %u or %u", groups, of_batch, of_batch,
-                       2 * of_batch);
+                       "many, and a power of two; for a new run give %u", groups, of_batch, of_batch);
     }
     if (engine->micro_batches % groups != 0 && !trainer->input.eval_alone) {
         return ox_fail(OX_E_CONFIG, "--expert-parallel-size %u: ranks do each micro-batch together, and a step has %u "
-                       "for %" PRIu64 " sum groups; give --global-batch-size %" PRIu64, said_experts(engine),
-                       engine->micro_batches, groups,
-                       ox_div_up(engine->micro_batches, groups) * groups * engine->batch);
+                       "for %" PRIu64 " sum groups; give --gradient-accumulation-steps %" PRIu64, said_experts(engine),
+                       engine->micro_batches, groups, ox_align_up(engine->micro_batches, groups));
     }
     return set_sharding(trainer, of_data);
 }
@@ -457,10 +449,30 @@ enum ox_status ox_trainer_divide_low_rank(struct ox_trainer *trainer, uint32_t r
     return divide_for_processes(trainer, ranks);
 }
 
+/* Options that say how, of what is not asked for. */
+static void warn_of_idle(const struct ox_config_ranks *words) {
+    const bool low_rank = words->powersgd_rank > 0;
+    const bool runs = words->pipeline_schedule == OX_PIPELINE_CHOICE_INTERLEAVED || strcmp(words->mesh, "auto") == 0;
+    const struct {
+        const char *option, *without;
+        bool idle;
+    } all[] = {
+        {"--powersgd-start-step", "--powersgd-rank", !low_rank && words->powersgd_start_step != 1000},
+        {"--powersgd-min-rate", "--powersgd-rank", !low_rank && words->powersgd_min_rate != 2},
+        {"--powersgd-warm-start", "--powersgd-rank", !low_rank && !words->powersgd_warm_start},
+        {"--virtual-pipeline-size", "--pipeline-schedule interleaved", !runs && words->virtual_pipeline_size != 2}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].idle) {
+            ox_log(OX_LOG_WARN, "%s: does nothing without %s", all[i].option, all[i].without);
+        }
+    }
+}
+
 enum ox_status ox_trainer_set_low_rank(struct ox_trainer *trainer, uint32_t ranks) {
     const struct ox_config_ranks *const words = &trainer->config.ranks;
     struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t processes = ox_team_count(trainer->team), expected = copies_over(trainer, ranks);
+    warn_of_idle(words);
     if (words->powersgd_rank == 0 || trainer->input.eval_alone) {
         return OX_OK;
     }

@@ -143,7 +143,8 @@ static void add_ranks(json_t *json, const struct ox_trainer *trainer) {
         ranks->low_rank != NULL ? (int)ranks->low_rank->rank : 0, "peak_bytes", by_tier(bytes)));
 }
 
-/* Adds the best mesh of every kind, where they were compared; null for the time of one that has no plan. */
+/* Adds the best mesh of every kind, where they were compared, and why none has ranks of a kind; null for the time of
+ * one that has no plan. */
 static void add_meshes(json_t *json, const struct ox_mesh_choice *choice) {
     json_t *const list = choice != NULL ? json_array() : NULL;
     for (uint32_t i = 0; list != NULL && i < OX_MESH_KINDS; i++) {
@@ -161,9 +162,32 @@ static void add_meshes(json_t *json, const struct ox_mesh_choice *choice) {
                 i == choice->taken));
         }
     }
-    if (list != NULL) {
-        json_object_set_new(json, "meshes", list);
+    if (list == NULL) {
+        return;
     }
+    json_t *const refused = json_object();
+    for (uint32_t kind = OX_MESH_TENSOR; kind <= OX_MESH_EXPERT; kind++) {
+        const char *const why = ox_mesh_why_none(choice, kind);
+        json_object_set_new(refused, ox_mesh_kind_name(kind), why[0] != '\0' ? ox_json_text(why) : json_null());
+    }
+    json_object_set_new(json, "meshes", list);
+    json_object_set_new(json, "meshes_refused", refused);
+}
+
+/* Adds what ranks may divide, where that was compared; null for the time of what has no plan. */
+static void add_shardings(json_t *json, const struct ox_shardings_tried *choice) {
+    json_t *const list = json_array();
+    for (uint32_t i = 0; i < choice->count; i++) {
+        const struct ox_sharding_tried *const at = &choice->tried[i];
+        json_array_append_new(list, json_pack(
+            "{s:s, s:o, s:s, s:f, s:b}", "sharding", at->name, "step_seconds", ox_json_number(at->seconds),
+            "binding_resource", ox_sim_resource_name(at->binding), "binding_share", at->binding_share, "taken",
+            i == choice->taken));
+    }
+    if (choice->count > 0) {
+        json_object_set(json, "shardings", list);
+    }
+    json_decref(list);
 }
 
 /* Adds how many experts are a unit, where there are any, and how many groups of features. */
@@ -238,6 +262,7 @@ static json_t *plan_json(const struct ox_trainer *trainer, bool feasible) {
     add_placement(json, plan);
     add_ranks(json, trainer);
     add_meshes(json, ox_trainer_meshes(trainer));
+    add_shardings(json, ox_trainer_shardings(trainer));
     add_groups(json, &ox_trainer_model(trainer)->config);
     add_room(json, trainer);
     add_prediction(json, ox_trainer_prediction(trainer));

@@ -183,12 +183,16 @@ static void check_given(const struct sweep *sweep) {
     CHECK(isfinite(plan_mesh(sweep, config_path, "--mesh auto --tensor-groups 1", &json)));
     CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), "tensor")) == 1);
     CHECK(strstr(process.outcome.err, "ranks that divide features (--tensor-parallel-size) need ") != NULL);
+    const json_t *const refused = json_object_get(json, "meshes_refused");
+    CHECK(strstr(json_string_value(json_object_get(refused, "tensor")), "and --tensor-groups is 1;") != NULL);
+    CHECK(json_is_null(json_object_get(refused, "expert")));
     json_decref(json);
     /* So do groups of rows, which several data ranks do not have each. */
     CHECK(isfinite(plan_mesh(sweep, config_path, "--mesh auto --context-groups 4 --context-parallel-size 4", &json)));
     CHECK(json_integer_value(json_object_get(json_object_get(json, "ranks"), "context")) == 4);
     json_decref(json);
     CHECK(!isfinite(plan_mesh(sweep, config_path, "--mesh auto --context-groups 3", &json)));
+    CHECK(strstr(process.outcome.err, "--mesh auto: no mesh of 8 ranks can be, the last of them dp=") != NULL);
     CHECK(strstr(process.outcome.err, "use --max-seq-length 516") != NULL);
     json_decref(json);
 }
