@@ -5,8 +5,10 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/name/name.h"
+#include "engine/config/mesh_words.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
 #include <strings.h>
@@ -543,6 +545,41 @@ static bool is_seen(const struct arguments *a, const char *name) {
     return a->seen[ox_option_find_in(name, a->command->mask) - ox_options(&count)];
 }
 
+/* The sizes of a mesh that flags say replace those of the file; one rank, or --mesh, all of them. */
+static enum ox_status settle_mesh(const struct arguments *a) {
+    struct ox_config_ranks *const ranks = &a->config->ranks;
+    const struct {
+        const char *name;
+        uint64_t *value;
+    } sizes[] = {{"data-parallel-size", &ranks->data_parallel_size},
+                 {"pipeline-parallel-size", &ranks->pipeline_parallel_size},
+                 {"context-parallel-size", &ranks->context_parallel_size},
+                 {"tensor-parallel-size", &ranks->tensor_parallel_size},
+                 {"expert-parallel-size", &ranks->expert_parallel_size}};
+    if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) == 0) {
+        return OX_OK;
+    }
+    const bool mesh = is_seen(a, "mesh"), one = is_seen(a, "ranks") && strtoul(ranks->count, NULL, 10) == 1;
+    for (size_t i = 0; (mesh || one) && i < sizeof sizes / sizeof *sizes; i++) {
+        *sizes[i].value = is_seen(a, sizes[i].name) ? *sizes[i].value : 0;
+    }
+    if (mesh && !is_seen(a, "ranks")) {
+        snprintf(ranks->count, sizeof ranks->count, "1"); /* none: as many as the sizes make */
+    } else if (one && !mesh) {
+        ranks->mesh[0] = '\0';
+    }
+    struct ox_mesh_sizes said;
+    char words[OX_MESH_SAID_BYTES];
+    uint32_t made = 0;
+    if (one) {
+        OX_TRY(ox_mesh_read(ranks, &said));
+        OX_TRY(ox_mesh_complete(ranks, 1, &said, &made));
+        ox_mesh_say(ranks, words);
+    }
+    return made <= 1 ? OX_OK : ox_fail(OX_E_CONFIG, "--ranks 1: %s makes %" PRIu32 " ranks; leave out one of them",
+                                       words, made);
+}
+
 /* A flag replaces what the file says, also where the file says it by the other of two names for one thing. */
 static void drop_replaced(const struct arguments *a) {
     if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN)) == 0) {
@@ -613,6 +650,7 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
         fprintf(stderr, "offload: %s\n", a.unknown_text);
     }
     drop_replaced(&a);
+    OX_THEN(status, settle_mesh(&a));
     pick_measured(&a);
     return status;
 }
