@@ -231,12 +231,6 @@ static const struct ox_tensor *not_cut(const struct ox_model *model) {
     return NULL;
 }
 
-/* By which list an adapter of the tensor is asked for. */
-static const char *named_by(const struct ox_model *model, const struct ox_tensor *tensor) {
-    char name[NAME_BYTES];
-    return ox_lora_parameter(&model->config, tensor, name) ? "parameters" : "modules";
-}
-
 /* ---- all of a model ---- */
 
 /* Adds a unit beside a stage's own, if `from`, a unit of the stage, has something to adapt that belongs there. */
@@ -317,14 +311,14 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
     const struct ox_tensor *const whole = not_cut(model);
     if (lora->dora && ox_model_groups(&model->config) > 1) {
         return ox_fail(OX_E_CONFIG, "--use-dora: adapters with magnitudes cannot be cut into %" PRIu32 " groups of "
-                       "features (--tensor-groups) yet; use 1 group, or adapters without (\"use_dora\" of "
-                       "adapter_config.json)", ox_model_groups(&model->config));
+                       "features yet (--tensor-groups, --tensor-parallel-size); use 1 group, or adapters without "
+                       "(\"use_dora\" of adapter_config.json)", ox_model_groups(&model->config));
     }
     if (whole != NULL) {
-        return ox_fail(OX_E_CONFIG, "--lora-target-%s: the adapter of \"%s\" cannot be cut into %" PRIu32 " groups of "
-                       "features (--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert "
-                       "alone, such as q_proj,v_proj, or use 1 group", named_by(model, whole), whole->name,
-                       ox_model_groups(&model->config));
+        return ox_fail(OX_E_CONFIG, "the adapter of \"%s\" cannot be cut into %" PRIu32 " groups of features yet "
+                       "(--tensor-groups, --tensor-parallel-size); adapt matrices of attention, of the MLP or of a "
+                       "shared expert alone, by --lora-target-modules such as q_proj,v_proj, or use 1 group",
+                       whole->name, ox_model_groups(&model->config));
     }
     if (lack_experts(model, lora)) {
         return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "

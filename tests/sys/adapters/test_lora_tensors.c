@@ -194,20 +194,21 @@ static void check_preferences(void) {
 
 static void check_refusals(void) {
     static const char *const cases[][3] = { /* words, what they are refused by, and the model; NULL: the base */
-        {"--tensor-groups 2 --lora-r 4 --use-dora", "--tensor-groups 2: does not exist with --use-dora yet; leave one "
-                                                    "of them out"},
+        {"--tensor-groups 2 --lora-r 4 --use-dora", "--use-dora: adapters with magnitudes cannot be cut into 2 groups "
+                                                    "of features yet"},
         {"--mesh tp=2 --lora-r 4 --lora-target-modules q_proj,embed_tokens",
-         "--lora-target-modules: the adapter of \"model.embed_tokens.weight\" cannot be cut into 2 groups of features "
-         "(--tensor-groups) yet; adapt matrices of attention, of the MLP or of a shared expert alone, such as "
-         "q_proj,v_proj, or use 1 group"},
+         "the adapter of \"model.embed_tokens.weight\" cannot be cut into 2 groups of features yet (--tensor-groups, "
+         "tp of --mesh); adapt matrices of attention, of the MLP or of a shared expert alone, by --lora-target-modules "
+         "such as q_proj,v_proj, or use 1 group"},
         {"--tensor-parallel-size 2 --lora-r 4 --lora-target-modules lm_head",
          "the adapter of \"lm_head.weight\" cannot"},
         {"--mesh dp=2,tp=2,ep=4 --lora-r 4 --lora-target-parameters mlp.experts.down_proj",
-         "--lora-target-parameters: the adapter of \"model.layers.0.block_sparse_moe.experts.0.w2.weight\" cannot",
+         "the adapter of \"model.layers.0.block_sparse_moe.experts.0.w2.weight\" cannot",
          "tests/golden/four_mixtral"},
         {"--adapter tests/golden/lora_dora/adapter --tensor-groups 2",
-         "--use-dora: adapters with magnitudes cannot be cut into 2 groups of features (--tensor-groups) yet; use 1 "
-         "group, or adapters without", "tests/golden/lora_dora"},
+         "--use-dora: adapters with magnitudes cannot be cut into 2 groups of features yet", "tests/golden/lora_dora"},
+        {"--adapter tests/golden/lora_dora/adapter --context-groups 2", "--context-groups 2: does not exist with the "
+         "use_dora of the adapter (in its adapter_config.json) yet", "tests/golden/lora_dora"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sys_args_train(&args, cases[i][2] != NULL ? cases[i][2] : test_path("base"), text_path, "refused");
