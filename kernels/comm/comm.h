@@ -32,7 +32,7 @@ extern "C" {
 enum {
     OX_COMM_RANKS_MAX = 64,
     OX_COMM_CHANNELS = 8,          /* for `meet`; users number them from 0 */
-    OX_COMM_SPLITS = 7,            /* ways in which ranks are divided into groups */
+    OX_COMM_SPLITS = 8,            /* ways in which ranks are divided into groups */
     OX_COMM_MEET_BYTES = 64 << 10, /* the largest payload of a rank */
     OX_COMM_GROUP_MEET_BYTES = 256, /* and in a meeting of a group */
     OX_COMM_WHAT_BYTES = 80        /* longer names are cut in messages and comparisons */

@@ -385,7 +385,8 @@ static void *serve(void *context) {
 
 void ox_comm_remote_add(const struct ox_comm_endpoint *self, struct ox_comm_remote_job *job, uint32_t sender,
                         uint32_t receiver, void *at, uint64_t bytes) {
-    OX_STATIC_ASSERT(OX_COMM_ENDPOINTS * OX_COMM_RANKS_MAX * OX_COMM_RANKS_MAX <= 1 << 15, "tags of transfers");
+    enum { LOCAL_MAX = OX_COMM_RANKS_MAX / 2 }; /* of a process that is not alone */
+    OX_STATIC_ASSERT(OX_COMM_ENDPOINTS * LOCAL_MAX * LOCAL_MAX <= 1 << 15, "tags of transfers");
     const struct ox_comm_group *const group = self->group;
     const uint32_t one = ox_comm_member(&self->base, sender), other = ox_comm_member(&self->base, receiver);
     const uint32_t from = process_of(group, one), to = process_of(group, other);
@@ -393,9 +394,10 @@ void ox_comm_remote_add(const struct ox_comm_endpoint *self, struct ox_comm_remo
         return;
     }
     const bool sends = from == group->remote->wire->process;
+    OX_ASSERT(group->local <= LOCAL_MAX);
     job->transfers[job->count++] = (struct ox_wire_transfer){
         .process = sends ? to : from, .sends = sends, .at = at, .bytes = bytes,
-        .tag = (self->number * OX_COMM_RANKS_MAX + one) * OX_COMM_RANKS_MAX + other};
+        .tag = (self->number * LOCAL_MAX + one % group->local) * LOCAL_MAX + other % group->local};
 }
 
 void ox_comm_remote_begin(struct ox_comm_group *group, struct ox_comm_remote_job *job) {

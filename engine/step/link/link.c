@@ -33,8 +33,11 @@ struct ox_comm_limits ox_link_limits(const struct ox_engine_config *config) {
 
 /* ---- endpoints ---------------------------------------------------------------------------------------- */
 
+/* One for the rank's group on each axis, and one for the transfers of a pipeline. */
+_Static_assert((int)OX_AXIS_COUNT + 1 <= (int)OX_COMM_SPLITS, "all axes may be there together");
+
 /* Opens an endpoint for the rank's group on an axis. Splits are numbered as they are opened, which is the same on all
- * ranks, because not all axes are ever there together. */
+ * ranks. */
 static enum ox_status open_group(struct ox_rank *rank, enum ox_axis axis, uint32_t split, bool duplex,
                                  struct ox_comm **out) {
     const struct ox_rank_group group = ox_plan_group(&rank->plan->input, axis);

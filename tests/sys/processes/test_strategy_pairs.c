@@ -101,6 +101,9 @@ static const struct pair {
      {{0, "--mesh dp=4,tp=2,ep=4 --sharding hybrid_shard"}}, true},
     {"tensor, experts, context", WHOLE_MIXTURE, "--tensor-groups 2 --context-groups 2", {0, "--ranks 1"},
      {{0, "--mesh cp=2,tp=2,ep=2"}, {2, "--mesh dp=2,cp=2,tp=2,ep=2"}, {0, "--mesh cp=2,tp=2,ep=4"}}, false},
+    {"all axes at once", WHOLE_MIXTURE, "--tensor-groups 2 --context-groups 2", {0, "--ranks 1"},
+     {{0, "--mesh dp=4,cp=2,tp=2,pp=2,ep=4 --sharding hybrid_shard --shard-size 4"},
+      {2, "--mesh dp=4,cp=2,tp=2,pp=2,ep=4 --sharding hybrid_shard --shard-size 4"}}, true},
     {"context, shared layers", LLAMA, "--context-groups 2 --share-layers all", {0, "--ranks 1"},
      {{0, "--context-parallel-size 2"}, {2, "--context-parallel-size 2"}}, false},
     /* Sums that ranks round: their bits are those of as many data ranks. */
