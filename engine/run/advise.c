@@ -88,7 +88,9 @@ static bool vary(struct variant *v, enum ox_advice_kind kind) {
         v->config.copies = 0;
         v->config.pipe = v->config.contexts = v->config.tensors = v->config.experts = 1;
         v->config.store_ranks = 0;
-        return v->config.ranks == 1;
+        /* a rank with several groups of rows has no experts that are units of their own */
+        return v->config.ranks == 1 &&
+               (v->config.context_groups <= 1 || v->config.model->config.mixture.per_unit == 0);
     case OX_ADVICE_LIBRARY:
         return add_by_library(&v->config);
     default:

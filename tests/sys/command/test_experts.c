@@ -281,6 +281,17 @@ static void test_auto_features(void) {
     CHECK(sys_said(&process, "does not fit"));
 }
 
+/* One rank cannot have several groups of rows beside experts that are units of their own, and is not advised. */
+static void test_advice(void) {
+    json_int_t given;
+    for (int contexts = 1; contexts <= 2; contexts++) {
+        const char *const mesh = plain_pathf("--ranks 2 --mesh dp=%d,cp=%d,ep=2 --global-batch-size 2", 3 - contexts,
+                                             contexts);
+        CHECK(plan_seconds(large, "23GiB", mesh, &given) > 0 && given > 0);
+        CHECK((strstr(process.outcome.out, "\"one_rank\": null") != NULL) == (contexts > 1));
+    }
+}
+
 /* A bias of the choice moves with its block's unit, so that groups which leave nothing trained in that are none. */
 static void test_bias(void) {
     const char *const path = files_write_text("large.json", large);
@@ -310,5 +321,6 @@ int main(void) {
     test_auto();
     test_auto_refused();
     test_auto_features();
+    test_advice();
     return test_end();
 }
