@@ -33,7 +33,8 @@ OX_MUST enum ox_status ox_measure_turn(struct ox_measure_turns *turns, uint64_t 
 /* Returns what the turns have found, of which there was one at least. */
 void ox_measure_turns_result(const struct ox_measure_turns *turns, struct ox_measure_compute *out);
 
-/* Seconds of one parameter's update. */
+/* Seconds of one parameter's update in one loop over all, which takes less than chunk by chunk (update.c). OX_E_BUSY:
+ * the machine gives memory too slowly. */
 OX_MUST enum ox_status ox_measure_update(const struct ox_measure_input *input, struct ox_state_format format,
                                          uint64_t end_ns, double *seconds);
 
