@@ -43,7 +43,7 @@ struct ox_plan_cut {
     uint64_t bytes;          /* of all pieces; ROUND: the most that a member gets, which is the most that it gives */
     double share;            /* of the pass's work, that of all phases before the cut */
 };
-enum { OX_PLAN_CUTS_MAX = 52 }; /* 41: gemma3 with adapters and norms trained, over 2 tensor and 8 ring ranks */
+enum { OX_PLAN_CUTS_MAX = 72 }; /* 58: qwen2_moe with adapters and norms trained, over 2 tensor and 16 ring ranks */
 
 /* Where rows lie that go to the ranks that have their experts and back, as offsets in the buffer of the pass. Rows are
  * sorted by expert, and a member's rows keep their places on every rank. The rows of expert e of member m are those

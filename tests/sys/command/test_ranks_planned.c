@@ -208,6 +208,27 @@ static void test_many(void) {
           strstr(process.outcome.err, "--ranks 128: a run has at most 64 ranks; `offload plan` goes to 1024") != NULL);
 }
 
+/* The pass with the most phases: adapters of attention and of a shared expert, with norms, over 2 tensor ranks and a
+ * ring of as many as there may be. */
+static void test_phases(void) {
+    const char *const whole = config_path;
+    config_path = files_write_text(
+        "mixture.json", "{\"model_type\": \"qwen2_moe\", \"vocab_size\": 256, \"hidden_size\": 64, "
+        "\"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 16, "
+        "\"num_key_value_heads\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 32, "
+        "\"shared_expert_intermediate_size\": 32, \"decoder_sparse_step\": 1, \"norm_topk_prob\": true, "
+        "\"max_position_embeddings\": 2048, \"tie_word_embeddings\": false}");
+    run("--host-mem 8GiB --profile docs/profiles/rtx4090-4-drives.json --max-seq-length 64 --batch-size 1 "
+        "--gradient-accumulation-steps 1 --ranks 32 --mesh cp=16,tp=2 --context-parallel-mode ring --kept-blocks 0",
+        "--sharding full_shard --lora-r 4 --lora-target-modules q_proj,k_proj,v_proj,o_proj,shared_expert.gate_proj,"
+        "shared_expert.up_proj,shared_expert.down_proj --lora-modules-to-save input_layernorm,post_attention_layernorm,"
+        "shared_expert_gate");
+    if (process.outcome.exit_status != 0) {
+        sys_complain(&process, "a pass of many phases");
+    }
+    config_path = whole;
+}
+
 /* Copies of the model are planned, and what does not divide is refused before anything is reserved. */
 static void test_copies(void) {
     static const struct {
@@ -404,6 +425,7 @@ int main(void) {
     test_auto();
     config_path = test_all() ? whole_path : part_path;
     test_choice();
+    test_phases();
     for (unsigned i = 0; i < sizeof tests / sizeof *tests; i++) {
         config_path = tests[i].whole ? whole_path : part_path;
         if (test_takes(i, 9)) {
