@@ -321,9 +321,10 @@ enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual) 
                        whole->name, ox_model_groups(&model->config));
     }
     if (lack_experts(model, lora)) {
-        return ox_fail(OX_E_CONFIG, "--experts-per-unit %" PRIu32 ": adapters of experts are of all experts of a "
-                       "block; give --experts-per-unit all, and no --expert-parallel-size, or adapt other modules "
-                       "(--lora-target-modules)", model->config.mixture.per_unit);
+        return ox_fail(OX_E_CONFIG, "adapters of experts are of all experts of a block, and units have %" PRIu32
+                       " of them (--experts-per-unit, --expert-parallel-size); give --experts-per-unit all, and no "
+                       "--expert-parallel-size, or adapt other modules (--lora-target-modules)",
+                       model->config.mixture.per_unit);
     }
     for (uint32_t i = 0; i < model->block_count; i++) {
         add_units(model, model->blocks[i], unit_count);

@@ -253,8 +253,8 @@ static enum ox_status check_request(const struct ox_search *s) {
                        "and --router-z-loss-coef", request->tiles);
     }
     if (request->tiles > ox_plan_tiles_max(s->in)) {
-        return ox_fail(OX_E_CONFIG, "--tiles %u: %s only %u micro-batch%s per step (--gradient-accumulation-steps)",
-                       request->tiles, ox_plan_rank_count(s->in) > 1 ? "a rank has" : "a step has",
+        return ox_fail(OX_E_CONFIG, "--tiles %u: %s only %u micro-batch%s per step (--gradient-accumulation-steps); "
+                       "give at most that", request->tiles, ox_plan_rank_count(s->in) > 1 ? "a rank has" : "a step has",
                        ox_plan_tiles_max(s->in), ox_plural_es(ox_plan_tiles_max(s->in)));
     }
     const bool asks_nvme = request->act_tier == OX_TIER_NVME || request->weights_tier == OX_TIER_NVME ||
