@@ -83,6 +83,8 @@ OX_MUST enum ox_status ox_mesh_choose(const struct ox_mesh_ask *ask, struct ox_m
  * one. */
 enum { OX_MESH_LINE_BYTES = 1400, OX_MESH_TABLE_BYTES = 1400 };
 void ox_mesh_line(const struct ox_mesh_choice *choice, char text[OX_MESH_LINE_BYTES]);
+/* Where the mesh that was taken has no plan, says of which mesh the refusal is. Returns `status`. */
+enum ox_status ox_mesh_refuse(const struct ox_mesh_choice *choice, enum ox_status status);
 /* A table of the best of every kind. */
 void ox_mesh_table(const struct ox_mesh_choice *choice, char text[OX_MESH_TABLE_BYTES]);
 

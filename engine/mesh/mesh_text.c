@@ -99,6 +99,13 @@ void ox_mesh_line(const struct ox_mesh_choice *choice, char text[OX_MESH_LINE_BY
     }
 }
 
+enum ox_status ox_mesh_refuse(const struct ox_mesh_choice *choice, enum ox_status status) {
+    char sizes[OX_MESH_SIZES_BYTES];
+    return choice->listed == 0 || status != OX_E_CONFIG
+               ? status : ox_fail_in(status, "--mesh auto: no mesh of these ranks has a plan, such as %s",
+                                     ox_mesh_sizes_text(&choice->best[choice->taken], sizes));
+}
+
 void ox_mesh_table(const struct ox_mesh_choice *choice, char text[OX_MESH_TABLE_BYTES]) {
     size_t used = (size_t)snprintf(text, OX_MESH_TABLE_BYTES, "the best mesh of every kind, by a quick search: step, "
                                    "and what is at its limit\n");

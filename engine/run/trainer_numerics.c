@@ -242,14 +242,19 @@ static bool is_power(uint64_t number) {
 static enum ox_status check_context_tree(const struct ox_trainer *trainer, uint32_t groups, uint32_t of_batch,
                                          uint32_t sums) {
     const uint32_t contexts = trainer->engine_config.contexts, own = groups / contexts;
+    const char *const option = groups > contexts ? "groups" : "parallel-size";
     if (own > 1 && of_batch > 1) {
         return ox_fail(OX_E_CONFIG, "--context-groups %u: %u data ranks would each sum %u groups of rows; give "
                        "--context-parallel-size %u, or one data rank", groups, of_batch, own, groups);
     }
+    if (!is_power(sums) && trainer->input.eval_alone) {
+        return ox_fail(OX_E_CONFIG, "--context-%s %u: beside ranks or groups that divide rows an evaluation needs a "
+                       "power of two of data ranks, and there are %u; give --data-parallel-size %u", option, groups,
+                       sums, 1u << (31 - __builtin_clz(sums)));
+    }
     if (!is_power(sums)) {
         return ox_fail(OX_E_CONFIG, "--context-%s %u: each group of rows sums a power of two of --sum-groups, and "
-                       "there are %u; give --sum-groups %u", groups > contexts ? "groups" : "parallel-size", groups,
-                       sums, 1u << (32 - __builtin_clz(sums)));
+                       "there are %u; give --sum-groups %u", option, groups, sums, 1u << (32 - __builtin_clz(sums)));
     }
     return own == 1 || contexts == 1 || is_power(own)
                ? OX_OK : ox_fail(OX_E_CONFIG, "--context-parallel-size %u: each rank would sum %u groups of rows, "

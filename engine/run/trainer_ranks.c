@@ -329,10 +329,10 @@ static enum ox_pipe_schedule schedule_of(const struct ox_config *config) {
                ? OX_PIPE_VERTICAL : (enum ox_pipe_schedule)(config->ranks.pipeline_schedule - 1);
 }
 
-/* Whether the mesh is to be chosen: some of its sizes are not said. */
+/* Whether the mesh is to be chosen: some of its sizes are not said. An evaluation has data ranks in place of these. */
 static bool any_mesh(const struct ox_trainer *trainer) {
     const struct ox_config_ranks *const words = &trainer->config.ranks;
-    return strcmp(words->mesh, "auto") == 0 &&
+    return strcmp(words->mesh, "auto") == 0 && !trainer->input.eval_alone &&
            (words->pipeline_parallel_size == 0 || words->tensor_parallel_size == 0 ||
             words->context_parallel_size == 0 || words->expert_parallel_size == 0);
 }
@@ -346,6 +346,7 @@ static enum ox_status set_mesh(struct ox_trainer *trainer, uint32_t *ranks) {
     engine->schedule = schedule_of(config);
     engine->pipe_chunks = engine->schedule == OX_PIPE_INTERLEAVED ? (uint32_t)config->ranks.virtual_pipeline_size : 1;
     OX_TRY(ox_mesh_read(&config->ranks, &sizes));
+    sizes.chosen = sizes.chosen && !trainer->input.eval_alone;
     OX_TRY(ox_mesh_complete(&config->ranks, ox_team_count(trainer->team), &sizes, ranks));
     if (*ranks > 0) {
         snprintf(config->ranks.count, sizeof config->ranks.count, "%u", *ranks);
@@ -690,9 +691,8 @@ static enum ox_status take_mesh(struct mesh_start *start, const struct ox_mesh_t
     struct ox_config_ranks *const words = &trainer->config.ranks;
     const struct ox_engine_config *engine = NULL;
     const enum ox_status status = set_candidate(start, mesh, &engine);
-    if (mesh->context == 1 && trainer->config.train.context_groups == 1) {
-        trainer->config.train.context_groups = start->context_groups;
-    }
+    uint64_t *const groups = &trainer->config.train.context_groups;
+    *groups = mesh->context == 1 && *groups == 1 ? start->context_groups : *groups;
     trainer->engine_config.request.rough = trainer->engine_config.compares = false;
     words->pipeline_parallel_size = mesh->pipe;
     words->context_parallel_size = mesh->context;
@@ -721,12 +721,12 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
                                .any_experts = strcmp(trainer->config.place.experts_per_unit, "auto") == 0};
     struct ox_mesh_choice *const choice = &trainer->mesh_choice;
     struct ox_mesh_ask ask;
-    char text[OX_MESH_LINE_BYTES];
     start.engine.request.rough = start.engine.compares = true;
     enum ox_status status = ask_for(&start, &ask);
     OX_THEN(status, ox_mesh_choose(&ask, choice));
     OX_THEN(status, take_mesh(&start, &choice->best[choice->taken]));
     if (status == OX_OK && isfinite(choice->best[choice->taken].seconds)) { /* else the plan's own refusal follows */
+        char text[OX_MESH_LINE_BYTES];
         ox_mesh_line(choice, text);
         ox_log(OX_LOG_INFO, "%s", text);
     }
@@ -735,10 +735,6 @@ static enum ox_status choose_mesh(struct ox_trainer *trainer) {
 
 enum ox_context_mode ox_trainer_context_mode(const struct ox_trainer *trainer) {
     return trainer->engine_config.context_mode;
-}
-
-const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer) {
-    return trainer->mesh_choice.listed > 0 ? &trainer->mesh_choice : NULL;
 }
 
 /* For --ranks auto on a machine that is not here: as many as its profile has GPUs. */
@@ -785,6 +781,7 @@ enum ox_status ox_trainer_open_plan(struct ox_trainer *trainer) {
     const bool choose = engine->sharding == OX_SHARDING_COUNT && engine->ranks > apart(engine);
     engine->sharding = engine->sharding == OX_SHARDING_COUNT ? OX_SHARDING_FULL : engine->sharding;
     OX_THEN(status, choose ? ox_trainer_choose_sharding(trainer) : ox_engine_plan_open(engine, &trainer->plan));
+    status = ox_mesh_refuse(&trainer->mesh_choice, status);
     if (status == OX_OK && !trainer->input.eval_alone) { /* recorded, because a store keeps its chunks */
         trainer->config.place.chunk_elems = trainer->plan->whole.chunk_elems;
         record_experts(trainer);

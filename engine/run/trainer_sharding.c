@@ -206,6 +206,10 @@ enum ox_status ox_trainer_choose_sharding(struct ox_trainer *trainer) {
     return ox_engine_plan_open(engine, &trainer->plan);
 }
 
+const struct ox_mesh_choice *ox_trainer_meshes(const struct ox_trainer *trainer) {
+    return trainer->mesh_choice.listed > 0 ? &trainer->mesh_choice : NULL;
+}
+
 const struct ox_shardings_tried *ox_trainer_shardings(const struct ox_trainer *trainer) {
     return &trainer->sharding_choice;
 }
@@ -450,13 +454,16 @@ enum ox_status ox_trainer_divide_low_rank(struct ox_trainer *trainer, uint32_t r
 }
 
 /* Options that say how, of what is not asked for. */
-static void warn_of_idle(const struct ox_config_ranks *words) {
+static void warn_of_idle(const struct ox_trainer *trainer) {
+    const struct ox_config_ranks *const words = &trainer->config.ranks;
+    const bool chooses = trainer->engine_config.ranks > 1 && !trainer->input.eval_alone;
     const bool low_rank = words->powersgd_rank > 0;
     const bool runs = words->pipeline_schedule == OX_PIPELINE_CHOICE_INTERLEAVED || strcmp(words->mesh, "auto") == 0;
     const struct {
         const char *option, *without;
         bool idle;
     } all[] = {
+        {"--mesh auto", "several --ranks of a run", strcmp(words->mesh, "auto") == 0 && !chooses},
         {"--powersgd-start-step", "--powersgd-rank", !low_rank && words->powersgd_start_step != 1000},
         {"--powersgd-min-rate", "--powersgd-rank", !low_rank && words->powersgd_min_rate != 2},
         {"--powersgd-warm-start", "--powersgd-rank", !low_rank && !words->powersgd_warm_start},
@@ -472,7 +479,7 @@ enum ox_status ox_trainer_set_low_rank(struct ox_trainer *trainer, uint32_t rank
     const struct ox_config_ranks *const words = &trainer->config.ranks;
     struct ox_engine_config *const engine = &trainer->engine_config;
     const uint32_t processes = ox_team_count(trainer->team), expected = copies_over(trainer, ranks);
-    warn_of_idle(words);
+    warn_of_idle(trainer);
     if (words->powersgd_rank == 0 || trainer->input.eval_alone) {
         return OX_OK;
     }

@@ -207,6 +207,8 @@ static void check_odd(void) {
     } cases[] = {
         {"--tensor-parallel-size 3", "tensor", NULL}, {"--context-parallel-size 3", "context", NULL},
         {"--tensor-parallel-size 2 --tensor-groups 3", NULL, "2 ranks that divide features"},
+        {"--sum-groups 1 --tensor-groups 1 --context-parallel-size 1 --freeze embed", NULL, "--mesh auto: no mesh of "
+         "these ranks has a plan, such as dp=1,pp=6: --pipeline-parallel-size 6: nothing of"},
     };
     const char *const config_path = files_write_text(odd.name, odd.config);
     for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {

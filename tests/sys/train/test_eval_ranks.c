@@ -106,6 +106,16 @@ int main(void) {
     test_groups();
     test_copies();
     test_family("gpt2");
+    static const char *const refused[][2] = { /* an evaluation chooses no mesh, and keeps given sizes */
+        {"--compute-threads 1 --mesh auto --ranks 9 --pipeline-parallel-size 9",
+         "--pipeline-parallel-size 9: the model has "},
+        {"--compute-threads 1 --mesh dp=3,cp=2", "--mesh cp=2: beside ranks or groups that divide rows an evaluation "
+         "needs a power of two of data ranks, and there are 3; give dp=2"}};
+    for (int i = 0; i < 2; i++) {
+        begin(refused[i][0]);
+        sys_run(&args, &process);
+        CHECK(process.outcome.exit_status == 2 && sys_said(&process, refused[i][1]));
+    }
     begin("--ranks 65");
     sys_run(&args, &process);
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--ranks") != NULL);
