@@ -140,13 +140,17 @@ enum ox_status ox_mesh_read(const struct ox_config_ranks *said, struct ox_mesh_s
 
 void ox_mesh_say(const struct ox_config_ranks *said, char text[OX_MESH_SAID_BYTES]) {
     size_t used = 0;
+    uint64_t least = has_sizes(said); /* sizes of 1 are left out where others are not */
     text[0] = '\0';
     if (has_sizes(said)) {
         used = (size_t)snprintf(text, OX_MESH_SAID_BYTES, "--mesh %s", said->mesh);
     }
     for (int i = 0; i < AXES; i++) {
+        least = given_of(&axes[i], said) > 1 ? 1 : least;
+    }
+    for (int i = 0; i < AXES; i++) {
         const uint64_t given = given_of(&axes[i], said);
-        if (given != 0) {
+        if (given > least) {
             used += (size_t)snprintf(text + used, OX_MESH_SAID_BYTES - used, "%s%s %" PRIu64,
                                      used > 0 ? " and " : "", axes[i].option, given);
         }

@@ -95,6 +95,9 @@ enum ox_status ox_trainer_record_options(const struct ox_trainer *trainer) {
     config->files.overwrite_output_dir = config->files.from_scratch = config->tool.dry_run = config->tool.quiet =
         config->tool.verbose = false;
     config->files.resume_from_checkpoint[0] = '\0';
+    if (strcmp(config->ranks.mesh, "auto") != 0) {
+        config->ranks.mesh[0] = '\0'; /* each of its sizes is recorded */
+    }
     /* A profile that was found is the machine's, not the run's. */
     memcpy(config->files.profile, config->files.given_profile, sizeof config->files.profile);
     config->memory.host_mem_bytes = trainer->given_host_bytes; /* what is free is found again at a resume */

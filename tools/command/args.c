@@ -545,7 +545,8 @@ static bool is_seen(const struct arguments *a, const char *name) {
     return a->seen[ox_option_find_in(name, a->command->mask) - ox_options(&count)];
 }
 
-/* The sizes of a mesh that flags say replace those of the file; one rank, or --mesh, all of them. */
+/* The sizes of a mesh that flags say replace those of the file: --mesh and one rank all of them, other ranks those that
+ * --mesh auto chose, data ranks how many there are. */
 static enum ox_status settle_mesh(const struct arguments *a) {
     struct ox_config_ranks *const ranks = &a->config->ranks;
     const struct {
@@ -559,11 +560,12 @@ static enum ox_status settle_mesh(const struct arguments *a) {
     if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) == 0) {
         return OX_OK;
     }
-    const bool mesh = is_seen(a, "mesh"), one = is_seen(a, "ranks") && strtoul(ranks->count, NULL, 10) == 1;
-    for (size_t i = 0; (mesh || one) && i < sizeof sizes / sizeof *sizes; i++) {
+    const bool mesh = is_seen(a, "mesh"), count = is_seen(a, "ranks"), chosen = strcmp(ranks->mesh, "auto") == 0;
+    const bool one = count && strtoul(ranks->count, NULL, 10) == 1, anew = mesh || one || (count && chosen);
+    for (size_t i = 0; anew && i < sizeof sizes / sizeof *sizes; i++) {
         *sizes[i].value = is_seen(a, sizes[i].name) ? *sizes[i].value : 0;
     }
-    if (mesh && !is_seen(a, "ranks")) {
+    if (!count && (mesh || is_seen(a, "data-parallel-size"))) {
         snprintf(ranks->count, sizeof ranks->count, "1"); /* none: as many as the sizes make */
     } else if (one && !mesh) {
         ranks->mesh[0] = '\0';
@@ -571,8 +573,11 @@ static enum ox_status settle_mesh(const struct arguments *a) {
     struct ox_mesh_sizes said;
     char words[OX_MESH_SAID_BYTES];
     uint32_t made = 0;
+    OX_TRY(ox_mesh_read(ranks, &said));
+    if ((anew || is_seen(a, "pipeline-parallel-size")) && said.pipe <= 1 && !is_seen(a, "pipeline-schedule")) {
+        ranks->pipeline_schedule = OX_PIPELINE_CHOICE_AUTO; /* that of the file had another pipeline */
+    }
     if (one) {
-        OX_TRY(ox_mesh_read(ranks, &said));
         OX_TRY(ox_mesh_complete(ranks, 1, &said, &made));
         ox_mesh_say(ranks, words);
     }

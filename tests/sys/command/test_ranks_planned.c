@@ -88,13 +88,17 @@ static void test_library(void) {
     CHECK(process.outcome.exit_status == 2 && strstr(process.outcome.err, "--sharding shared leaves out") != NULL);
 }
 
-/* Flags replace the sizes of a file: --mesh all of them, and so does one rank. */
+/* Flags replace the sizes of a file: --mesh all of them, and so does one rank; ranks those that were chosen. */
 static void test_replaced(void) {
-    static const char *const words[] = {"--mesh dp=2", "--ranks 1"};
-    const char *const file = files_write_text("ranks.yaml", "ranks: \"8\"\npipeline_parallel_size: 4\n");
-    for (unsigned i = 0; i < 2; i++) {
+    static const char sized[] = "ranks: \"8\"\npipeline_parallel_size: 4\npipeline_schedule: 1f1b\n";
+    static const char *const cases[][2] = {
+        {"--mesh dp=2", sized}, {"--ranks 1", sized}, {"--data-parallel-size 2 --pipeline-parallel-size 1", sized},
+        {"--ranks 2 --pipeline-parallel-size 1", "mesh: auto\nranks: \"8\"\npipeline_parallel_size: 4\n"
+         "tensor_parallel_size: 2\ncontext_parallel_size: 1\nexpert_parallel_size: 1\n"}};
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
         char more[512];
-        snprintf(more, sizeof more, "--format json --config %s %s", file, words[i]);
+        snprintf(more, sizeof more, "--format json --config %s %s", files_write_text("ranks.yaml", cases[i][1]),
+                 cases[i][0]);
         json_t *const json = plan(in_memory, more);
         const json_t *const ranks = json_object_get(json, "ranks");
         CHECK(i == 1 ? ranks == NULL : number(ranks, "count") == 2 && number(ranks, "pipeline") == 1);

@@ -40,6 +40,8 @@ static const struct {
      "--data-parallel-size 8"},
     {"6", "tp=2", 5, 0, 1, 0, 0, 0, "--mesh tp=2 and --data-parallel-size 5: makes 10 ranks, --ranks says 6; leave out "
      "--ranks, or give --data-parallel-size 3"},
+    {"8", "", 1, 3, 1, 0, 0, 0, "--pipeline-parallel-size 3: makes 3 ranks, --ranks says 8; leave out --ranks"},
+    {"8", "", 1, 1, 1, 0, 0, 0, "--data-parallel-size 1 and --pipeline-parallel-size 1: makes 1 ranks"},
     {"8", "", 0, 3, 1, 0, 0, 0, "--pipeline-parallel-size 3: 8 ranks cannot be divided by it; give --ranks 6"},
     {"1", "dp=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice; give each axis once"},
     {"1", "data=2,dp=2", 0, 0, 1, 0, 0, 0, "--mesh: dp is there twice"},
