@@ -10,9 +10,8 @@ extern "C" {
 #endif
 
 /* Adds the adapters of config.lora to a model whose other units are there, and makes them alone trained, with what that
- * names beside them. `usual`: the
- * modules of a configuration that names none; NULL: the family has no usual ones. OX_E_CONFIG for names that the model
- * lacks, or that cannot be adapted. */
+ * names beside them. `usual`: the modules of a configuration that names none; NULL: the family has no usual ones.
+ * OX_E_CONFIG for names that the model lacks, or that cannot be adapted; the caller closes the model then. */
 OX_MUST enum ox_status ox_model_add_adapters(struct ox_model *model, const char *usual);
 
 /* The value of a fresh A from a uniform number, as torch's kaiming_uniform_ with a = sqrt(5), which PEFT calls, bounds

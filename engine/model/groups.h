@@ -22,6 +22,7 @@ struct ox_row_cut {
     uint32_t axis, count;
     uint64_t pieces[3];
 };
+/* The cut of a row of the family's table, whose elements are those of `config`. */
 struct ox_row_cut ox_row_cut_of(const struct ox_model_config *config, const struct ox_family_row *row);
 /* How many tensors a unit has of it: that of a group its parts, which are one for each piece where rows are cut; the
  * unit of no group what is not cut, whole. */
