@@ -29,13 +29,6 @@ struct ox_objective {
 enum ox_loss_value { OX_LOSS, OX_LOSS_NLL, OX_LOSS_Z, OX_LOSS_VALUES };
 uint32_t ox_objective_values(const struct ox_objective *objective, uint32_t batch);
 
-/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq.
- *
- * With row groups, rows are those of one group: chunk g of every sequence and behind it chunk 2 G - 1 - g, of the 2 G
- * into which sequences are cut, so that attention has as much to do for each. Every pass is done group by group, but
- * for what attention sees of other groups. A rank has `count` groups from `first` on: x, y, dx, ids, positions and
- * targets lie one group behind the other, and each gradient has a sum for each group, one behind the other. The groups
- * are divided among `contexts` ranks, which do the pass phase by phase (ox_unit_cuts). */
 /* How several ranks see each other's keys and values. */
 enum ox_context_mode {
     OX_CONTEXT_GATHER,  /* each has all keys and values of a block while it computes attention of its own rows */
@@ -45,6 +38,11 @@ enum ox_context_mode {
                            to rank (node_ring.c). Only this one gives other bits, also on one rank */
     OX_CONTEXT_MODE_COUNT
 };
+/* With row groups, the rows of a shape are those of one group: chunk g of every sequence and behind it chunk
+ * 2 G - 1 - g, of the 2 G into which sequences are cut, so that attention has as much to do for each. Every pass is
+ * done group by group, but for what attention sees of other groups. A rank has `count` groups from `first` on: x, y,
+ * dx, ids, positions and targets lie one group behind the other, and each gradient has a sum for each group, one behind
+ * the other. The groups are divided among `contexts` ranks, which do the pass phase by phase (ox_unit_cuts). */
 struct ox_row_groups {
     uint32_t all, first, count, contexts; /* zeros: one group */
     enum ox_context_mode mode;
@@ -61,6 +59,7 @@ struct ox_expert_share {
 struct ox_feature_share {
     uint32_t first, count, ranks; /* zeros: all groups, on one rank */
 };
+/* One micro-batch: `batch` sequences of `seq` tokens; rows = batch * seq. */
 struct ox_shape {
     const struct ox_model *model;
     uint32_t batch, seq, rows;

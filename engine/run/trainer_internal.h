@@ -234,11 +234,11 @@ struct ox_division {
 };
 enum { OX_DIVISIONS_MAX = OX_SHARDINGS_MAX };
 /* Writes those that the ranks can have, from the least memory on, and returns how many there are. */
+uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_division out[OX_DIVISIONS_MAX]);
 /* Refuses what low-rank exchanges between processes cannot have, and lets the ranks of a process divide a copy unless
  * the user says how; then, when copies are known, sets how they exchange. */
 OX_MUST enum ox_status ox_trainer_divide_low_rank(struct ox_trainer *trainer, uint32_t ranks);
 OX_MUST enum ox_status ox_trainer_set_low_rank(struct ox_trainer *trainer, uint32_t ranks);
-uint32_t ox_trainer_divisions(const struct ox_trainer *trainer, struct ox_division out[OX_DIVISIONS_MAX]);
 /* Makes trainer->plan for a division and predicts its steps; and for a sharding, with the copies that are set, their
  * mean time alone. */
 OX_MUST enum ox_status ox_trainer_try_division(struct ox_trainer *trainer, const struct ox_division *division,

@@ -221,10 +221,10 @@ void ox_engine_chunk_view(struct ox_engine *engine, uint32_t unit_idx, uint32_t 
                           struct ox_chunk_view *out);
 /* Sets all bytes of hi, lo and moments to zero, which is the number zero in every format. */
 void ox_chunk_clear(const struct ox_chunk_view *view);
-/* Copies a plane into `values`, and back. Numbers that came from the plane go back without loss; others are rounded to
- * its format. ox_chunk_values_set returns how many of them the format cannot hold. */
 /* Whether the chunk's unit has the plane: one that is not trained has no moments. */
 bool ox_chunk_has_plane(const struct ox_chunk_view *view, enum ox_plane plane);
+/* Copies a plane into `values`, and back. Numbers that came from the plane go back without loss; others are rounded to
+ * its format. ox_chunk_values_set returns how many of them the format cannot hold. */
 void ox_chunk_values_get(const struct ox_chunk_view *view, enum ox_plane plane);
 OX_MUST uint64_t ox_chunk_values_set(const struct ox_chunk_view *view, enum ox_plane plane);
 /* Fills the view from wherever the planes live. No update may be pending (ox_engine_finish_update), unless the unit is

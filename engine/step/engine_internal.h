@@ -75,10 +75,10 @@ OX_MUST enum ox_status ox_engine_here(struct ox_engine *engine, ox_seat_fn *fn, 
 /* Lets all ranks of all processes do this, and returns the same status on all of them: the first failure of any. */
 OX_MUST enum ox_status ox_engine_all(struct ox_engine *engine, ox_seat_fn *fn, void *context, const char *what);
 
-/* Lists the matrices of all units that are trained, in the order of units, where copies exchange their gradients in low
- * rank (residuals.c). */
 /* Whether the rank of a plan is one of those that have the first copy of the model. */
 bool ox_rank_of_first_copy(const struct ox_plan_input *input);
+/* Lists the matrices of all units that are trained, in the order of units, where copies exchange their gradients in low
+ * rank (residuals.c). */
 OX_MUST enum ox_status ox_engine_low_rank_open(const struct ox_engine_config *config, struct ox_engine_plan *plan);
 
 /* ---- engine_store.c ---- */

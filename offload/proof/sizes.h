@@ -260,13 +260,13 @@ static inline uint32_t ox_proof_generations(const struct ox_plan_input *input) {
     return input->budget.generations == 0 ? 2 : input->budget.generations;
 }
 
-/* Planes as compute needs them, hi, followed by lo where it travels: of the whole unit, and of what this rank has of
- * it. All that follows is of what the rank has. */
 /* Of hi of so many elements, or what is in its place; whether that is narrower than hi, so that no kernel but CAST
  * reads it; and of a weight that CAST makes, 0 where blocks read hi. */
 uint64_t ox_proof_hi_bytes(const struct ox_plan_input *input, uint32_t unit_idx, uint64_t elems);
 bool ox_proof_is_narrow(const struct ox_plan_input *input, uint32_t unit_idx);
 uint32_t ox_proof_cast_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
+/* Planes as compute needs them, hi, followed by lo where it travels: of the whole unit, and of what this rank has of
+ * it. All that follows is of what the rank has. */
 uint64_t ox_proof_whole_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 uint64_t ox_proof_planes_bytes(const struct ox_plan_input *input, uint32_t unit_idx);
 /* Whether compute finds lo in the state, because weights and state have their home in the same memory. */
