@@ -193,12 +193,12 @@ static bool same_sizes(const struct ox_mesh_tried *a, const struct ox_mesh_tried
            a->expert == b->expert;
 }
 
-/* Plans the likely ones; then of each kind one that might be faster than the best, and of each length of a pipeline,
- * because what a sketch leaves out differs by that most; then the best in other orders and modes; then, where nothing
- * has a plan, whatever has. */
+/* Plans the likely ones; then of each kind one that might be faster than the best, and of each order and length of a
+ * pipeline, because what a sketch leaves out differs by these most; then the best in other orders and modes; then,
+ * where nothing has a plan, whatever has. */
 static enum ox_status plan_likely(struct list *list) {
     enum { LIKELY, EACH_KIND, EACH_LENGTH, AS_BEST, ANY, ROUNDS };
-    bool known[OX_MESH_KINDS] = {false}, known_length[OX_SIM_PIPE_MAX + 1] = {false};
+    bool known[OX_MESH_KINDS] = {false}, known_length[OX_PIPE_COUNT][OX_SIM_PIPE_MAX + 1] = {{false}};
     const struct ox_mesh_tried *fastest = NULL;
     enum ox_status status = OX_OK;
     qsort(list->meshes, list->count, sizeof *list->meshes, by_likely);
@@ -211,14 +211,14 @@ static enum ox_status plan_likely(struct list *list) {
             const bool likely = mesh->sketch.likely < best;
             const bool due = round == LIKELY ? list->out->planned < PLANNED_MAX && mesh->sketch.likely < NEAR * first
                              : round == EACH_KIND   ? !known[kind] && likely
-                             : round == EACH_LENGTH ? !known_length[mesh->pipe] && likely
+                             : round == EACH_LENGTH ? !known_length[mesh->schedule][mesh->pipe] && likely
                              : round == AS_BEST     ? fastest != NULL && likely && same_sizes(mesh, fastest)
                                                     : fastest == NULL;
             if (due && !mesh->planned && mesh->sketch.least < best) {
                 status = plan(list, mesh, best);
                 fastest = mesh->seconds < best ? mesh : fastest;
                 known[kind] |= isfinite(mesh->seconds);
-                known_length[mesh->pipe] |= isfinite(mesh->seconds);
+                known_length[mesh->schedule][mesh->pipe] |= isfinite(mesh->seconds);
             }
         }
     }
