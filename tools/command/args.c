@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/name/name.h"
 #include "engine/config/mesh_words.h"
+#include "engine/config/reword.h"
 
 #include <ctype.h>
 #include <inttypes.h>
@@ -655,7 +656,7 @@ enum ox_status ox_args_parse(const struct ox_command *command, int argc, char **
         fprintf(stderr, "offload: %s\n", a.unknown_text);
     }
     drop_replaced(&a);
-    OX_THEN(status, settle_mesh(&a));
+    OX_THEN(status, ox_config_reword(config, settle_mesh(&a)));
     pick_measured(&a);
     return status;
 }
