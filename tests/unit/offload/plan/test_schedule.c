@@ -111,7 +111,7 @@ static void test_torch(void) {
     json_array_foreach(all, idx, one) {
         const enum ox_pipe_schedule schedule = schedule_of(json_string_value(json_object_get(one, "schedule")));
         const uint32_t ranks = whole_number(one, "ranks"), chunks = whole_number(one, "chunks");
-        struct pipe pipe;
+        static struct pipe pipe; /* more than a stack has */
         struct ox_pipe_trial trial;
         make_pipe(&pipe, ranks * chunks, true, ranks, whole_number(one, "micro_batches"), schedule, chunks);
         own(&pipe, ranks, true);
@@ -129,7 +129,7 @@ static void test_torch(void) {
 
 /* Over the work: GPipe and 1F1B (p - 1) / m, interleaved (p - 1) / (v m), vertical in turn p (p - 1) / (S m). */
 static void check_idle(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t micro_batches, uint32_t chunks) {
-    struct pipe pipe;
+    static struct pipe pipe; /* more than a stack has */
     struct ox_pipe_trial trial;
     const bool in_turn = schedule == OX_PIPE_VERTICAL || schedule == OX_PIPE_INTERLEAVED;
     const uint32_t runs = in_turn ? chunks : 1, stages = ranks * runs;
@@ -217,7 +217,7 @@ static uint32_t most_in_flight(const struct ox_plan *plan, uint32_t stage_idx) {
 /* Checkpoints of a block in flight: vertical and GPipe m, 1F1B min(m, p - r), and one more that arrives from another
  * rank while the last one is in use. */
 static void check_held(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t micro_batches) {
-    struct pipe pipe;
+    static struct pipe pipe; /* more than a stack has */
     make_pipe(&pipe, 4 * ranks - 2, false, ranks, micro_batches, schedule, 0);
     own(&pipe, ranks, schedule == OX_PIPE_VERTICAL);
     build_all(&pipe);
@@ -258,7 +258,7 @@ static struct ox_sim_work block_alone(const void *context, const struct ox_plan 
 
 /* Lists that are played together, with the issue window, are idle for as long as the formulas say. */
 static void check_played(enum ox_pipe_schedule schedule, uint32_t ranks, uint32_t micro_batches, uint32_t runs) {
-    struct pipe pipe;
+    static struct pipe pipe; /* more than a stack has */
     struct ox_sim *sims[RANKS_MAX];
     struct ox_sim_list lists[RANKS_MAX];
     struct ox_sim_result results[RANKS_MAX];
@@ -344,7 +344,7 @@ static void receive_late(struct ox_plan *plan) {
 
 /* Two ranks, many micro-batches: with receives where they are used the window is a circle that no dependency shows. */
 static void test_window(void) {
-    struct pipe pipe;
+    static struct pipe pipe; /* more than a stack has */
     make_pipe(&pipe, 14, false, 2, 64, OX_PIPE_VERTICAL, 0);
     own(&pipe, 2, true);
     build_all(&pipe);
@@ -358,7 +358,7 @@ static void test_window(void) {
 
 /* Backward reads what all forwards of the step report: what it gives is not waited for before these have ended. */
 static void test_pooled(void) {
-    struct pipe pipe;
+    static struct pipe pipe; /* more than a stack has */
     make_pipe(&pipe, 4, false, 2, 128, OX_PIPE_VERTICAL, 0);
     for (uint32_t i = 0; i < pipe.in.model.stage_count; i++) {
         pipe.model.stages[i].reports = pipe.model.stages[i].kind == OX_PLAN_BLOCK;

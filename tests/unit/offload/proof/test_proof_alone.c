@@ -46,7 +46,7 @@ static void make_sample(struct sample *s) {
 }
 
 static void test_planes(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     CHECK(ox_proof_planes_bytes(&s.in, 1) == 3 * 2048 * 4); /* hi and lo */
     CHECK(ox_proof_weights_home_bytes(&s.in, 1) == 24576 && !ox_proof_lo_in_state(&s.in, 1));
@@ -64,7 +64,7 @@ static void test_parts(void) {
         uint32_t ranks, idx;
         uint64_t first, count;
     } parts[] = {{1, 0, 0, 5}, {2, 0, 0, 4}, {2, 1, 4, 1}, {4, 1, 2, 2}, {4, 2, 4, 1}, {4, 3, 5, 0}};
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
         s.in.ranks = (struct ox_plan_ranks){.count = parts[i].ranks, .idx = parts[i].idx};
@@ -78,7 +78,7 @@ static void test_parts(void) {
 }
 
 static void test_state(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     CHECK(ox_proof_state_bytes(&s.in, 0) == 5 * 20480 && ox_proof_stored_state_bytes(&s.in, 0) == 102400);
     s.table.sizes = s.shards[0].sizes = (struct ox_state_sizes){.lo_per_group = 2048, .rest_per_group = 2080};
@@ -88,7 +88,7 @@ static void test_state(void) {
 
 /* A narrow unit: bytes of its groups in whole pages, no lo beside them, and a cast where compute reads hi of others. */
 static void test_narrow(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     CHECK(ox_proof_hi_bytes(&s.in, 0, 5 * GROUP) == 5 * 4096 && !ox_proof_is_narrow(&s.in, 0));
     s.shards[0].hi_per_group = 2176;
@@ -100,7 +100,7 @@ static void test_narrow(void) {
 }
 
 static void test_gradients(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     CHECK(!ox_proof_packs(&s.in, 0) && ox_proof_packs(&s.in, 1) && !ox_proof_packs(&s.in, UNITS));
     CHECK(ox_proof_grad_home_bytes(&s.in, 0) == 40960 && ox_proof_reduced_bytes(&s.in, 0) == 20480);
@@ -113,7 +113,7 @@ static void test_gradients(void) {
 }
 
 static void test_chunks(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     /* hi, state and gradient of a chunk of 4096 elements; three of them, and the chunk in fp32 */
     CHECK(ox_proof_stream_bytes(&s.in) == 3 * (8192 + 8192 + 32768 + 8192) + 16384);
@@ -131,7 +131,7 @@ static void test_chunks(void) {
 
 /* A list without tasks is no step. */
 static void test_refusal(void) {
-    struct sample s;
+    static struct sample s; /* more than a stack has */
     make_sample(&s);
     const struct ox_plan plan = {.unit_count = UNITS, .grad_count = UNITS + 1, .micro_batches = 2};
     CHECK(ox_proof_check(&plan, &s.in) == OX_E_CONFIG);
