@@ -301,7 +301,7 @@ check-san:
 	$(Q)$(MAKE) --no-print-directory check san=address,undefined
 	$(Q)$(MAKE) --no-print-directory check san=thread tests="lane pool arena io store device comm cuda_open step stream tee placement kept overlap in_memory golden corpus ranks pipe rank_faults process_faults soak"
 
-# Sweeps take every stride (tests/README.md says which), and a program may take half an hour.
+# Sweeps take every stride (tests/README.md says which), and a program may take an hour.
 test-all: deps
 	$(Q)OX_TEST_ALL=1 $(MAKE) --no-print-directory -j$(JOBS) check
 

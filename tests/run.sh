@@ -6,8 +6,8 @@
 #
 # A program passes with exit status 0, is skipped with 77, fails otherwise. JOBS (2) run at a time, and beside them, one
 # after another, those that mostly wait: for limits of time, stopped processes and launchers; with JOBS=1 they wait their
-# turn. TIMEOUT, at which a program counts as hung, is in seconds: 240, and 1800 in a build with sanitizers and where
-# OX_TEST_ALL=1 makes sweeps whole. Exit status 1 when one failed or none ran. The longest programs start first, so that
+# turn. TIMEOUT, at which a program counts as hung, is in seconds: 240, 1800 in a build with sanitizers, and 3600
+# where OX_TEST_ALL=1 makes sweeps whole. Exit status 1 when one failed or none ran. The longest programs start first, so that
 # at the end no processor waits for one.
 set -u
 
@@ -35,7 +35,7 @@ if [ "${1:-}" = -b ]; then
     shift 2
 fi
 limit=240
-[ "${OX_TEST_ALL:-0}" != 1 ] || limit=1800
+[ "${OX_TEST_ALL:-0}" != 1 ] || limit=3600
 case $build in
 *san-*) limit=1800 ;;
 esac
