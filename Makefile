@@ -432,7 +432,7 @@ clean:
 help:
 	@echo "make            build/offload"
 	@echo "make test       installs missing packages (asks for root only then), builds, runs all checks and tests"
-	@echo "make test-all   the same with every sweep whole: each call that fails, each operation that is killed (an hour)"
+	@echo "make test-all   the same whole: each call that fails, each operation that is killed (three hours of a processor)"
 	@echo "make check      builds, runs all checks and tests; tests=\"io store\" picks programs by name"
 	@echo "make check-san  runs the suite under the address, undefined and thread sanitizers"
 	@echo "make demo       builds and shows a short training run"
