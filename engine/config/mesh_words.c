@@ -157,6 +157,14 @@ void ox_mesh_say(const struct ox_config_ranks *said, char text[OX_MESH_SAID_BYTE
     }
 }
 
+uint64_t *ox_mesh_given(struct ox_config_ranks *said, uint32_t nth, const char **option) {
+    if (nth >= AXES) {
+        return NULL;
+    }
+    *option = axes[nth].option;
+    return (uint64_t *)((char *)said + axes[nth].given);
+}
+
 const char *ox_mesh_axis_of(const struct ox_config_ranks *said, const char *text, size_t *length) {
     struct ox_mesh_sizes sizes = {0};
     if (!has_sizes(said) || read_sizes(said->mesh, &sizes) != OX_OK) {

@@ -34,6 +34,9 @@ enum { OX_MESH_SAID_BYTES = 320 };
 _Static_assert((int)OX_MESH_SAID_BYTES > OX_CONFIG_MESH_BYTES + 5 * 38, "the words of all five axes have room");
 void ox_mesh_say(const struct ox_config_ranks *said, char text[OX_MESH_SAID_BYTES]);
 
+/* The size that the nth axis has by its option, 0: none, and that option with its dashes; NULL behind the last axis. */
+uint64_t *ox_mesh_given(struct ox_config_ranks *said, uint32_t nth, const char **option);
+
 /* Where text begins with the option of an axis whose size --mesh said, and no option: the name that --mesh has for it,
  * and the length of the option; else NULL. */
 const char *ox_mesh_axis_of(const struct ox_config_ranks *said, const char *text, size_t *length);

@@ -550,21 +550,15 @@ static bool is_seen(const struct arguments *a, const char *name) {
  * --mesh auto chose, data ranks how many there are. */
 static enum ox_status settle_mesh(const struct arguments *a) {
     struct ox_config_ranks *const ranks = &a->config->ranks;
-    const struct {
-        const char *name;
-        uint64_t *value;
-    } sizes[] = {{"data-parallel-size", &ranks->data_parallel_size},
-                 {"pipeline-parallel-size", &ranks->pipeline_parallel_size},
-                 {"context-parallel-size", &ranks->context_parallel_size},
-                 {"tensor-parallel-size", &ranks->tensor_parallel_size},
-                 {"expert-parallel-size", &ranks->expert_parallel_size}};
+    const char *option;
+    uint64_t *size;
     if ((a->command->mask & (OX_CMD_TRAIN | OX_CMD_PLAN | OX_CMD_EVAL)) == 0) {
         return OX_OK;
     }
     const bool mesh = is_seen(a, "mesh"), count = is_seen(a, "ranks"), chosen = strcmp(ranks->mesh, "auto") == 0;
     const bool one = count && strtoul(ranks->count, NULL, 10) == 1, anew = mesh || one || (count && chosen);
-    for (size_t i = 0; anew && i < sizeof sizes / sizeof *sizes; i++) {
-        *sizes[i].value = is_seen(a, sizes[i].name) ? *sizes[i].value : 0;
+    for (uint32_t i = 0; anew && (size = ox_mesh_given(ranks, i, &option)) != NULL; i++) {
+        *size = is_seen(a, option + strlen("--")) ? *size : 0;
     }
     if (!count && (mesh || is_seen(a, "data-parallel-size"))) {
         snprintf(ranks->count, sizeof ranks->count, "1"); /* none: as many as the sizes make */
