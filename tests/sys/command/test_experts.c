@@ -271,7 +271,9 @@ static void test_auto_refused(void) {
     CHECK(plan_seconds(large, plain_pathf("%ldMiB", grouped), "", &given) > 0 && given > 0);
 }
 
-/* The same of each group of features; where that has one expert of a layer there is nothing to halve. */
+/* --experts-per-unit auto takes fewer experts a unit also where tensor ranks divide features, so that a model fits that
+ * does not with all experts of a group in one unit. A group with one expert of a layer has nothing to halve: the plan
+ * is refused, and the search for groups ends. */
 static void test_auto_features(void) {
     static const char words[] = "--ranks 2 --tensor-parallel-size 2";
     json_int_t chosen, given;

@@ -264,7 +264,8 @@ static void test_copies(void) {
     CHECK(strstr(process.outcome.err, "planned for a process for each copy, as mpirun -np 2 starts them") != NULL);
     run(in_memory, "--mesh dp=4,pp=2 --sharding hybrid_shard --shard-size 2 --nvme /tmp:1TiB");
     CHECK(strstr(process.outcome.err, "as mpirun -np 4 starts them") != NULL); /* two for each coordinate */
-    /* Of 4 ranks of which two divide features there are two copies, which find room where four would not. */
+    /* With no_shard each rank of data has a copy of the model: 4 ranks of which two divide features make two copies,
+     * which fit here where four would not, so that --sharding auto compares no_shard too. */
     run("--host-mem 20GiB --profile docs/profiles/rtx4090-4-drives.json --max-seq-length 512 --global-batch-size 4",
         "--ranks 4 --tensor-parallel-size 2");
     CHECK(process.outcome.exit_status == 0 && strstr(process.outcome.err, ", no_shard ") != NULL);
